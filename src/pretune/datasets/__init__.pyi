@@ -1,0 +1,16 @@
+from .knobs import Knobs as Knobs
+from .knobs import KnobValue as KnobValue
+from .platform import Accelerator as Accelerator
+from .platform import Fingerprint as Fingerprint
+from .platform import Link as Link
+from .platform import PeakFlops as PeakFlops
+from .platform import Platform as Platform
+from .spec import Spec as Spec
+from .store import Fault as Fault
+from .store import TrialStore as TrialStore
+from .trial import Measure as Measure
+from .trial import Status as Status
+from .trial import Trial as Trial
+from .trial import TrialSpec as TrialSpec
+from .workload import ModelSpec as ModelSpec
+from .workload import Workload as Workload

@@ -1,0 +1,87 @@
+"""What a training framework offers to tune: its knobs, what is legal, the files, the collectives."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from pretune.datasets.knobs import Knobs, KnobValue
+from pretune.datasets.platform import Platform
+from pretune.datasets.workload import Workload
+from pretune.errors import IllegalKnobs
+
+
+@dataclass(frozen=True)
+class KnobDeclaration:
+    """One knob of a framework.
+
+    ``default`` is the framework's own (None: derived, or there is none). ``numerics`` says
+    that the knob changes what is computed, so that the loss must be checked. ``inert`` names
+    the backends on which the knob was seen to change nothing, with the reason.
+    """
+
+    name: str
+    default: KnobValue | None
+    doc: str
+    numerics: bool = False
+    inert: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a configuration cannot run: the knob, the reason with its numbers, the nearest legal values."""
+
+    field: str
+    reason: str
+    nearest: tuple[KnobValue, ...] = ()
+
+    def __str__(self) -> str:
+        near = f"; nearest: {', '.join(map(str, self.nearest))}" if self.nearest else ""
+        return f"{self.field}: {self.reason}{near}"
+
+
+@dataclass(frozen=True)
+class Collective:
+    """Collectives of one kind that one optimizer step issues on one rank.
+
+    ``bytes`` is their total, counted once and at the size of the whole (unsharded) tensor.
+    """
+
+    op: Literal["all_reduce", "all_gather", "reduce_scatter", "reduce", "broadcast"]
+    calls: int
+    bytes: int
+
+
+class Framework(ABC):
+    """One framework. Stateless; importing it must not import the framework itself."""
+
+    name: ClassVar[str]
+    knobs: ClassVar[Mapping[str, KnobDeclaration]]
+
+    @abstractmethod
+    def problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
+        """Everything that keeps this configuration from running; empty when it is legal."""
+
+    @abstractmethod
+    def files(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:
+        """The files that the framework reads, by file name, for resolved knobs."""
+
+    @abstractmethod
+    def collectives(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Collective]:
+        """What one optimizer step issues, for resolved knobs."""
+
+    def resolve(self, workload: Workload, platform: Platform, knobs: Knobs) -> Knobs:
+        """The same configuration with every derived and default value filled in.
+
+        Raises :class:`IllegalKnobs` with all problems when it cannot run.
+        """
+        problems = self.problems(workload, platform, knobs)
+        if problems:
+            raise IllegalKnobs(problems)
+        return self.filled(workload, platform, knobs)
+
+    @abstractmethod
+    def filled(self, workload: Workload, platform: Platform, knobs: Knobs) -> Knobs:
+        """``knobs`` with defaults and derived values, without judging them."""

@@ -1,0 +1,74 @@
+"""Where it is trained: accelerator, links, nodes, and what a probe measured there."""
+
+from __future__ import annotations
+
+import re
+from typing import Self
+
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+
+from pretune.datasets.spec import Spec
+
+
+class PeakFlops(Spec):
+    """Dense peak FLOP/s of one device per precision, without sparsity; None where the vendor gives none."""
+
+    fp32: PositiveFloat | None = None
+    tf32: PositiveFloat | None = None
+    bf16: PositiveFloat | None = None
+    fp16: PositiveFloat | None = None
+    fp8: PositiveFloat | None = None
+
+
+class Accelerator(Spec):
+    """One device: a GPU, an NPU, a TPU chip or, on a CPU, what one rank may use."""
+
+    name: str
+    peak_flops_per_s: PeakFlops = PeakFlops()
+    memory_bytes: PositiveInt | None = None
+    memory_bandwidth_bytes_per_s: PositiveFloat | None = None
+
+
+class Link(Spec):
+    """Bytes per second that one device can send (one direction), and the latency of a message."""
+
+    bandwidth_bytes_per_s: PositiveFloat | None = None
+    latency_s: NonNegativeFloat | None = None
+
+
+class Fingerprint(Spec):
+    """What a probe measured on the platform itself; None where it was not measured."""
+
+    matmul_fp32_flops_per_s: PositiveFloat | None = None
+    matmul_bf16_flops_per_s: PositiveFloat | None = None
+    copy_bytes_per_s: PositiveFloat | None = None
+    allreduce_busbw_bytes_per_s: PositiveFloat | None = None
+    allreduce_latency_s: NonNegativeFloat | None = None
+
+
+class Platform(Spec):
+    """A cluster as one job sees it. Another number of nodes is another platform of one family."""
+
+    name: str
+    accelerator: Accelerator
+    devices_per_node: PositiveInt
+    nodes: PositiveInt = 1
+    intra_node: Link = Link()
+    inter_node: Link = Link()
+    backend: str = "nccl"
+    fingerprint: Fingerprint = Fingerprint()
+
+    @model_validator(mode="after")
+    def _plain_name(self) -> Self:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
+            raise ValueError(f"name {self.name!r} must be letters, digits, '.', '_' and '-' (it names a folder)")
+        return self
+
+    @property
+    def devices(self) -> int:
+        return self.devices_per_node * self.nodes
+
+    @property
+    def family(self) -> str:
+        """The kind of hardware: the same for every node count."""
+        return f"{self.accelerator.name}x{self.devices_per_node}"

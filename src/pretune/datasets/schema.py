@@ -1,0 +1,158 @@
+"""The store's columns: one flat Arrow schema, derived from :class:`Trial`, and the way back.
+
+A nested spec becomes columns named ``<its field>.<field>`` (``model.layers``,
+``platform.nodes``, ``accelerator.memory_bytes``); the fields of a Trial itself have no
+prefix. The open fields are prefixes of their own: ``knob.*``, ``counter.*``,
+``missing.*`` and ``software.*``; a file holds those that its trials have.
+"""
+
+from __future__ import annotations
+
+import types
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin
+
+import pyarrow as pa
+
+from pretune.datasets.knobs import Knobs
+from pretune.datasets.spec import Spec
+from pretune.datasets.trial import Trial
+from pretune.errors import StoreError
+
+SCHEMA_VERSION = 1
+VERSION_KEY = b"pretune.schema_version"
+
+# field of Trial -> column prefix; ``knobs`` is open too, since users declare knobs of their own
+OPEN = {"knobs": "knob.", "counters": "counter.", "missing": "missing.", "software": "software."}
+_OPEN_TYPES = {"counters": pa.float64(), "missing": pa.string(), "software": pa.string()}
+_SCALARS = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    datetime: pa.timestamp("us", tz="UTC"),
+}
+
+
+def _arrow_type(annotation: Any) -> pa.DataType:
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        return _arrow_type(next(a for a in get_args(annotation) if a is not type(None)))
+    if origin is Literal:
+        return _SCALARS[type(get_args(annotation)[0])]
+    if origin is list:
+        return pa.list_(_arrow_type(get_args(annotation)[0]))
+    if hasattr(annotation, "__metadata__"):  # Annotated[int, Gt(0)]
+        return _arrow_type(get_args(annotation)[0])
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return pa.string()
+    return _SCALARS[annotation]
+
+
+def _is_spec(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Spec)
+
+
+def _fields(spec: type[Spec], prefix: str = "") -> list[pa.Field]:
+    fields: list[pa.Field] = []
+    for name, info in spec.model_fields.items():
+        if name in OPEN:
+            continue
+        if _is_spec(info.annotation):
+            fields += _fields(info.annotation, f"{name}.")  # type: ignore[arg-type]
+        else:
+            fields.append(pa.field(prefix + name, _arrow_type(info.annotation)))
+    return fields
+
+
+@cache
+def core_schema() -> pa.Schema:
+    """The columns that every file of this schema version has, with their Arrow types."""
+    return pa.schema(_fields(Trial), metadata={VERSION_KEY: str(SCHEMA_VERSION).encode()})
+
+
+@cache
+def knob_types() -> dict[str, pa.DataType]:
+    """Arrow types of the knobs that pretune itself declares, by column name."""
+    return {f"knob.{name}": _arrow_type(info.annotation) for name, info in Knobs.model_fields.items()}
+
+
+def flatten(spec: Spec) -> dict[str, Any]:
+    """One row of the store: column name -> value. Works for a Trial, and for any spec inside it."""
+    row: dict[str, Any] = {}
+    _flatten(spec, "", row)
+    return row
+
+
+def _flatten(spec: Spec, prefix: str, row: dict[str, Any]) -> None:
+    for name in type(spec).model_fields:
+        value = getattr(spec, name)
+        if name in OPEN and not prefix:
+            settings = value.settings() if isinstance(value, Knobs) else value
+            row.update({OPEN[name] + key: entry for key, entry in settings.items()})
+        elif isinstance(value, Spec):
+            _flatten(value, f"{name}.", row)
+        else:
+            row[prefix + name] = str(value) if isinstance(value, StrEnum) else value
+
+
+def unflatten(row: dict[str, Any]) -> Trial:
+    """The Trial that a row holds; raises ``pydantic.ValidationError`` when the row is not one."""
+    data = _unflatten(Trial, "", row)
+    for field, prefix in OPEN.items():
+        data[field] = {
+            column.removeprefix(prefix): value
+            for column, value in row.items()
+            if column.startswith(prefix) and value is not None
+        }
+    if isinstance(data.get("created_at"), datetime) and data["created_at"].tzinfo is None:
+        data["created_at"] = data["created_at"].replace(tzinfo=UTC)
+    return Trial.model_validate(data)
+
+
+def _unflatten(spec: type[Spec], prefix: str, row: dict[str, Any]) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for name, info in spec.model_fields.items():
+        if name in OPEN and not prefix:
+            continue
+        if _is_spec(info.annotation):
+            data[name] = _unflatten(info.annotation, f"{name}.", row)  # type: ignore[arg-type]
+        elif row.get(prefix + name) is not None:
+            data[name] = row[prefix + name]
+    return data
+
+
+def to_table(trials: list[Trial]) -> pa.Table:
+    """The trials as one Arrow table: the core columns, then the open ones in sorted order."""
+    rows = [flatten(trial) for trial in trials]
+    fields = list(core_schema())
+    core = {field.name for field in fields}
+    for name in sorted({column for row in rows for column in row} - core):
+        fields.append(pa.field(name, _open_type(name, [row[name] for row in rows if name in row])))
+    schema = pa.schema(fields, metadata=core_schema().metadata)
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _open_type(column: str, values: list[Any]) -> pa.DataType:
+    declared = knob_types().get(column)
+    if declared is not None:
+        return declared
+    for field, arrow_type in _OPEN_TYPES.items():
+        if column.startswith(OPEN[field]):
+            return arrow_type
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {int, float}:
+        return pa.float64()
+    if len(kinds) > 1:
+        raise StoreError(
+            f"column {column}: values of types {sorted(k.__name__ for k in kinds)}; one knob has one type"
+        )
+    return _SCALARS[kinds.pop()] if kinds else pa.string()
+
+
+def schema_version(schema: pa.Schema) -> int | None:
+    """The version in a file's metadata; None when the file was not written by pretune."""
+    stamp = (schema.metadata or {}).get(VERSION_KEY)
+    return int(stamp) if stamp is not None and stamp.isdigit() else None

@@ -1,0 +1,180 @@
+"""Where trials live: an append-only Parquet dataset with one folder per platform."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from pretune.datasets import schema
+from pretune.datasets.spec import one_line
+from pretune.datasets.trial import Trial
+from pretune.errors import StoreError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_TEMPORARY = ".writing-"  # readers skip it; a killed writer leaves at most one behind
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong in a store: the file, the row (None: the whole file), and the reason."""
+
+    file: str
+    row: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}{'' if self.row is None else f' row {self.row}'}: {self.reason}"
+
+
+class TrialStore:
+    """An append-only set of trials under ``root``, partitioned by platform.
+
+    A file appears whole or not at all: it is written beside its place, synced, and
+    renamed. Its name comes from the ids of the trials in it, so the same trials appended
+    twice, or by two writers, are stored once.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+
+    def __repr__(self) -> str:
+        return f"TrialStore({str(self.root)!r})"
+
+    # -- writing ------------------------------------------------------------------
+    def append(self, trials: Trial | Iterable[Trial]) -> list[Path]:
+        """Write the trials, one file per platform; returns the files. Durable on return."""
+        trials = [trials] if isinstance(trials, Trial) else list(trials)
+        by_platform: dict[str, list[Trial]] = defaultdict(list)
+        for trial in trials:
+            by_platform[trial.platform.name].append(trial)
+        return [self._write(name, group) for name, group in by_platform.items()]
+
+    def _write(self, platform: str, trials: list[Trial]) -> Path:
+        folder = self.root / f"platform={platform}"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{_file_stem(trials)}.parquet"
+        if path.exists():
+            return path
+        temporary = folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
+        try:
+            with temporary.open("wb") as file:
+                pq.write_table(schema.to_table(trials), file, compression="zstd")
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(folder)
+        return path
+
+    # -- reading ------------------------------------------------------------------
+    def files(self) -> list[Path]:
+        """The Parquet files, in order of their names."""
+        return sorted(self.root.glob("platform=*/*.parquet"))
+
+    def scan(self) -> pl.LazyFrame:
+        """All trials, lazily, in the core columns and the union of the open ones.
+
+        Raises :class:`StoreError` naming the first file that cannot be read.
+        """
+        import polars as pl
+
+        empty = pl.from_arrow(schema.core_schema().empty_table())
+        assert isinstance(empty, pl.DataFrame)
+        frames = [empty.lazy()]
+        for path in self.files():
+            self._read_schema(path)
+            frames.append(pl.scan_parquet(path, hive_partitioning=False))
+        return pl.concat(frames, how="diagonal_relaxed")
+
+    def frame(self) -> pl.DataFrame:
+        """All trials in memory, ordered by the time they began."""
+        return self.scan().collect().sort("created_at", "trial_id")
+
+    def trials(self) -> Iterator[Trial]:
+        """All trials as objects, file by file. Raises :class:`StoreError` at the first fault."""
+        for path in self.files():
+            for number, row in enumerate(self._read(path).to_pylist()):
+                yield self._trial(path, number, row)
+
+    def __len__(self) -> int:
+        return sum(pq.read_metadata(path).num_rows for path in self.files())
+
+    def validate(self) -> list[Fault]:
+        """Everything wrong in the store: unreadable files, rows that are no trials, ids that repeat."""
+        faults, seen = [], {}
+        for path in self.files():
+            try:
+                rows = self._read(path).to_pylist()
+            except StoreError as error:
+                faults.append(Fault(str(path), None, str(error).removeprefix(f"{path}: ")))
+                continue
+            for number, row in enumerate(rows):
+                try:
+                    trial = self._trial(path, number, row)
+                except StoreError as error:
+                    faults.append(Fault(str(path), number, str(error).split(": ", 1)[1]))
+                    continue
+                if trial.trial_id in seen:
+                    reason = f"trial_id {trial.trial_id} is already in {seen[trial.trial_id]}"
+                    faults.append(Fault(str(path), number, reason))
+                seen[trial.trial_id] = str(path)
+        return faults
+
+    def _trial(self, path: Path, number: int, row: dict) -> Trial:
+        try:
+            return schema.unflatten(row)
+        except ValidationError as error:
+            raise StoreError(one_line(error, f"{path} row {number}")) from None
+
+    def _read_schema(self, path: Path) -> pa.Schema:
+        try:
+            found = pq.read_schema(path)
+        except (pa.ArrowInvalid, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise StoreError(f"{path}: is truncated or no Parquet file ({reason}); move it aside") from None
+        version = schema.schema_version(found)
+        if version is None:
+            raise StoreError(f"{path}: has no pretune schema version; import it instead of copying it in")
+        if version > schema.SCHEMA_VERSION:
+            raise StoreError(
+                f"{path}: has schema version {version}, this pretune reads up to "
+                f"{schema.SCHEMA_VERSION}; upgrade pretune"
+            )
+        return found
+
+    def _read(self, path: Path) -> pa.Table:
+        self._read_schema(path)
+        try:
+            return pq.ParquetFile(path).read()
+        except (pa.ArrowInvalid, OSError) as error:
+            raise StoreError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
+
+
+def _file_stem(trials: list[Trial]) -> str:
+    if len(trials) == 1:
+        return trials[0].trial_id
+    ids = "\n".join(sorted(trial.trial_id for trial in trials))
+    return f"{len(trials)}-{hashlib.sha256(ids.encode()).hexdigest()[:16]}"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable: the entry lives in the folder, not in the file."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

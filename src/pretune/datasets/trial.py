@@ -1,0 +1,95 @@
+"""A trial: one (workload, platform, knobs) that was run, and what came of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from pretune.datasets.knobs import Knobs
+from pretune.datasets.platform import Platform
+from pretune.datasets.spec import Spec
+from pretune.datasets.workload import Workload
+
+
+class Status(StrEnum):
+    """How a trial ended. Anything but ``ok`` has a cause in words and no throughput."""
+
+    OK = "ok"
+    OOM = "oom"  # an allocator refused, or the kernel killed it for memory
+    TIMEOUT = "timeout"  # it made no progress, or did not end within its limit
+    CRASH = "crash"  # any other exception, signal or exit code
+    DIVERGED = "diverged"  # the loss became NaN or infinite
+    INVALID = "invalid"  # the framework or the trial program refuses the configuration
+
+
+class Measure(Spec):
+    """How long a trial measures. A window is one whole accumulation window (one optimizer step)."""
+
+    min_warmup_windows: PositiveInt = 2
+    max_warmup_windows: PositiveInt = 8
+    min_windows: PositiveInt = 6
+    max_windows: PositiveInt = 40
+    max_seconds: PositiveFloat = 6.0
+    timeout_s: PositiveFloat = 300.0
+
+
+class TrialSpec(Spec):
+    """One trial to be run: the immutable sheet that every rank reads."""
+
+    trial_id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    session_id: str | None = None
+    purpose: Literal["search", "default", "control", "verify", "history", "imported"] = "search"
+    workload: Workload
+    platform: Platform
+    framework: str = "deepspeed"
+    knobs: Knobs
+    seed: int = 0
+    measure: Measure = Measure()
+
+
+class Trial(TrialSpec):
+    """A trial that ended.
+
+    ``tokens_per_s`` is the tokens of all measured windows over the wall-clock time from
+    the end of the last warm-up window to the end of the last window; its standard error
+    comes from batch means over ``window_times_s``. Memory is the largest rank's.
+    ``warm`` says that the ranks were forked from a process that had its libraries imported.
+    Open fields: ``counters`` (name -> reading over the measured windows), ``missing``
+    (counter provider -> why it gave nothing), ``software`` (component -> version).
+    """
+
+    created_at: datetime
+    status: Status
+    cause: str | None = None
+    window_times_s: list[NonNegativeFloat] = []
+    warmup_windows: NonNegativeInt | None = None
+    step_time_s: PositiveFloat | None = None
+    tokens_per_s: PositiveFloat | None = None
+    tokens_per_s_per_device: PositiveFloat | None = None
+    tokens_per_s_std_error: NonNegativeFloat | None = None
+    loss_first: float | None = None
+    loss_last: float | None = None
+    peak_memory_allocated_bytes: NonNegativeInt | None = None
+    peak_memory_reserved_bytes: NonNegativeInt | None = None
+    peak_memory_device_bytes: NonNegativeInt | None = None
+    startup_s: NonNegativeFloat | None = None
+    compile_s: NonNegativeFloat | None = None
+    data_wait_s: NonNegativeFloat | None = None
+    wall_s: NonNegativeFloat | None = None
+    hosts: list[str] = []
+    warm: bool | None = None
+    source: str = "pretune"
+    counters: dict[str, float | None] = {}
+    missing: dict[str, str] = {}
+    software: dict[str, str] = {}
+
+    @property
+    def ok(self) -> bool:
+        return self.status is Status.OK
+
+    @property
+    def spec(self) -> TrialSpec:
+        return TrialSpec(**{name: getattr(self, name) for name in TrialSpec.model_fields})

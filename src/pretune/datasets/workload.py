@@ -1,0 +1,181 @@
+"""What is trained: the shape of a transformer, and the batch and numerics it is trained with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from pretune.datasets.spec import Spec
+from pretune.errors import InputError
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
+
+
+class ModelSpec(Spec):
+    """The shape of a decoder-only transformer.
+
+    ``kv_heads`` and ``ffn_size`` default to the GPT shape (as many as ``heads``;
+    4 x ``hidden_size``). ``experts`` = 0 means a dense model.
+    """
+
+    name: str
+    layers: PositiveInt
+    hidden_size: PositiveInt
+    heads: PositiveInt
+    vocabulary: PositiveInt
+    kv_heads: PositiveInt = Field(default=0, validate_default=False)
+    ffn_size: PositiveInt = Field(default=0, validate_default=False)
+    gated_mlp: bool = False
+    tied_embeddings: bool = True
+    positions: Literal["learned", "rotary"] = "learned"
+    max_positions: PositiveInt = 2048
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    experts: int = Field(default=0, ge=0)
+    experts_per_token: int = Field(default=0, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gpt_defaults(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            data = dict(data)
+            if data.get("kv_heads") is None:
+                data["kv_heads"] = data.get("heads")
+            if data.get("ffn_size") is None and isinstance(data.get("hidden_size"), int):
+                data["ffn_size"] = 4 * data["hidden_size"]
+        return data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.hidden_size % self.heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not divisible by heads {self.heads}; "
+                f"nearest legal heads: {nearest_divisors(self.hidden_size, self.heads)}"
+            )
+        if self.heads % self.kv_heads:
+            raise ValueError(
+                f"heads {self.heads} is not divisible by kv_heads {self.kv_heads}; "
+                f"nearest legal kv_heads: {nearest_divisors(self.heads, self.kv_heads)}"
+            )
+        if bool(self.experts) != bool(self.experts_per_token):
+            raise ValueError("experts and experts_per_token are given together or not at all")
+        if self.experts_per_token > self.experts:
+            raise ValueError(
+                f"experts_per_token {self.experts_per_token} exceeds experts {self.experts}"
+            )
+        return self
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.heads
+
+    @property
+    def layer_parameters(self) -> int:
+        """Weights of one layer's matrices: Q and O, K and V, MLP (all experts), router."""
+        attention = 2 * self.hidden_size**2 + 2 * self.hidden_size * self.kv_heads * self.head_size
+        mlp = (3 if self.gated_mlp else 2) * self.hidden_size * self.ffn_size
+        return attention + mlp * max(self.experts, 1) + self.hidden_size * self.experts
+
+    @property
+    def active_layer_parameters(self) -> int:
+        """Matrix weights of one layer that one token passes through."""
+        idle = self.experts - self.experts_per_token
+        mlp = (3 if self.gated_mlp else 2) * self.hidden_size * self.ffn_size
+        return self.layer_parameters - mlp * idle
+
+    @property
+    def parameters(self) -> int:
+        """All weights: matrices, embeddings, norms; no linear biases (as the trial program builds it)."""
+        norms = (2 * self.layers + 1) * self.hidden_size * (2 if self.norm == "layernorm" else 1)
+        embeddings = self.vocabulary * self.hidden_size * (1 if self.tied_embeddings else 2)
+        if self.positions == "learned":
+            embeddings += self.max_positions * self.hidden_size
+        return self.layers * self.layer_parameters + embeddings + norms
+
+    def flops_per_token(self, sequence_length: int, causal: bool = True) -> float:
+        """Model FLOPs of forward and backward for one token, logits included, no recomputation.
+
+        6 FLOPs per matrix weight (Kaplan et al. 2020, arXiv:2001.08361, sec. 2.1) and
+        12 x layers x hidden x sequence for attention scores and values (PaLM,
+        arXiv:2204.02311, appendix B), halved when only the causal half is counted.
+        """
+        matrices = self.layers * self.active_layer_parameters + self.vocabulary * self.hidden_size
+        attention = 12.0 * self.layers * self.hidden_size * sequence_length
+        return 6.0 * matrices + attention * (0.5 if causal else 1.0)
+
+    @classmethod
+    def from_huggingface(cls, path: str | Path) -> Self:
+        """Read a Hugging Face ``config.json`` (GPT-2 or Llama-like key names).
+
+        Raises :class:`InputError` naming the file and the key that is missing.
+        """
+        try:
+            config = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: is not a readable config.json ({error})") from None
+
+        def first(*keys: str, default: Any = None) -> Any:
+            return next((config[k] for k in keys if config.get(k) is not None), default)
+
+        rotary = "rope_theta" in config or "rope_scaling" in config or "num_key_value_heads" in config
+        data = {
+            "name": first("_name_or_path", "model_type", default="model") or "model",
+            "layers": first("num_hidden_layers", "n_layer"),
+            "hidden_size": first("hidden_size", "n_embd"),
+            "heads": first("num_attention_heads", "n_head"),
+            "kv_heads": first("num_key_value_heads"),
+            "ffn_size": first("moe_intermediate_size", "intermediate_size", "n_inner"),
+            "vocabulary": first("vocab_size"),
+            "gated_mlp": str(first("hidden_act", "activation_function", default="")) in {"silu", "swiglu"},
+            "tied_embeddings": first("tie_word_embeddings", default=not rotary),
+            "positions": "rotary" if rotary else "learned",
+            "max_positions": first("max_position_embeddings", "n_positions", default=2048),
+            "norm": "rmsnorm" if "rms_norm_eps" in config else "layernorm",
+            "experts": first("num_local_experts", "num_experts", "n_routed_experts", default=0),
+            "experts_per_token": first("num_experts_per_tok", default=0),
+        }
+        return cls.from_mapping(data, str(path))
+
+
+class Workload(Spec):
+    """A model with the batch and the numerics it trains with: configurations compare only inside one."""
+
+    model: ModelSpec
+    sequence_length: PositiveInt
+    global_batch_tokens: PositiveInt
+    precision: Precision = "bf16"
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+
+    @model_validator(mode="after")
+    def _whole_sequences(self) -> Self:
+        below = self.global_batch_tokens // self.sequence_length * self.sequence_length
+        if below != self.global_batch_tokens:
+            near = [n for n in (below, below + self.sequence_length) if n]
+            raise ValueError(
+                f"global_batch_tokens {self.global_batch_tokens} is no whole number of sequences of "
+                f"{self.sequence_length}; nearest: {' or '.join(map(str, near))}"
+            )
+        if self.model.positions == "learned" and self.sequence_length > self.model.max_positions:
+            raise ValueError(
+                f"sequence_length {self.sequence_length} exceeds the model's max_positions "
+                f"{self.model.max_positions}"
+            )
+        return self
+
+    @property
+    def global_batch_sequences(self) -> int:
+        return self.global_batch_tokens // self.sequence_length
+
+    @property
+    def name(self) -> str:
+        return f"{self.model.name}-{self.sequence_length}x{self.global_batch_sequences}-{self.precision}"
+
+
+def nearest_divisors(number: int, wanted: int) -> list[int]:
+    """The divisors of ``number`` next to ``wanted``: the largest below and the smallest above."""
+    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    below = [d for d in divisors if d <= wanted][-1:]
+    above = [d for d in divisors if d > wanted][:1]
+    return below + above
