@@ -115,7 +115,8 @@ class TrialStore:
 
     def validate(self) -> list[Fault]:
         """Everything wrong in the store: unreadable files, rows that are no trials, ids that repeat."""
-        faults, seen = [], {}
+        faults: list[Fault] = []
+        seen: dict[str, str] = {}
         for path in self.files():
             try:
                 rows = self._read(path).to_pylist()
