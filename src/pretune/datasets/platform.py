@@ -61,7 +61,9 @@ class Platform(Spec):
     @model_validator(mode="after")
     def _plain_name(self) -> Self:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
-            raise ValueError(f"name {self.name!r} must be letters, digits, '.', '_' and '-' (it names a folder)")
+            raise ValueError(
+                f"name {self.name!r} must be letters, digits, '.', '_' and '-' (it names a folder)"
+            )
         return self
 
     @property

@@ -129,8 +129,10 @@ def to_table(trials: list[Trial]) -> pa.Table:
     rows = [flatten(trial) for trial in trials]
     fields = list(core_schema())
     core = {field.name for field in fields}
-    for name in sorted({column for row in rows for column in row} - core):
-        fields.append(pa.field(name, _open_type(name, [row[name] for row in rows if name in row])))
+    fields += [
+        pa.field(name, _open_type(name, [row[name] for row in rows if name in row]))
+        for name in sorted({column for row in rows for column in row} - core)
+    ]
     schema = pa.schema(fields, metadata=core_schema().metadata)
     return pa.Table.from_pylist(rows, schema=schema)
 

@@ -64,7 +64,7 @@ class Trial(TrialSpec):
     created_at: datetime
     status: Status
     cause: str | None = None
-    window_times_s: list[NonNegativeFloat] = []
+    window_times_s: list[NonNegativeFloat] = Field(default_factory=list)
     warmup_windows: NonNegativeInt | None = None
     step_time_s: PositiveFloat | None = None
     tokens_per_s: PositiveFloat | None = None
@@ -79,12 +79,12 @@ class Trial(TrialSpec):
     compile_s: NonNegativeFloat | None = None
     data_wait_s: NonNegativeFloat | None = None
     wall_s: NonNegativeFloat | None = None
-    hosts: list[str] = []
+    hosts: list[str] = Field(default_factory=list)
     warm: bool | None = None
     source: str = "pretune"
-    counters: dict[str, float | None] = {}
-    missing: dict[str, str] = {}
-    software: dict[str, str] = {}
+    counters: dict[str, float | None] = Field(default_factory=dict)
+    missing: dict[str, str] = Field(default_factory=dict)
+    software: dict[str, str] = Field(default_factory=dict)
 
     @property
     def ok(self) -> bool:

@@ -62,9 +62,7 @@ class ModelSpec(Spec):
         if bool(self.experts) != bool(self.experts_per_token):
             raise ValueError("experts and experts_per_token are given together or not at all")
         if self.experts_per_token > self.experts:
-            raise ValueError(
-                f"experts_per_token {self.experts_per_token} exceeds experts {self.experts}"
-            )
+            raise ValueError(f"experts_per_token {self.experts_per_token} exceeds experts {self.experts}")
         return self
 
     @property
@@ -88,11 +86,20 @@ class ModelSpec(Spec):
     @property
     def parameters(self) -> int:
         """All weights: matrices, embeddings, norms; no linear biases (as the trial program builds it)."""
-        norms = (2 * self.layers + 1) * self.hidden_size * (2 if self.norm == "layernorm" else 1)
-        embeddings = self.vocabulary * self.hidden_size * (1 if self.tied_embeddings else 2)
-        if self.positions == "learned":
-            embeddings += self.max_positions * self.hidden_size
-        return self.layers * self.layer_parameters + embeddings + norms
+        return sum(self.weight_sizes)
+
+    @property
+    def weight_sizes(self) -> list[int]:
+        """Elements of each weight tensor in the order of the forward pass, one tensor per matrix."""
+        embedding = self.vocabulary * self.hidden_size
+        key = self.hidden_size * self.kv_heads * self.head_size
+        norm = [self.hidden_size] * (2 if self.norm == "layernorm" else 1)
+        router = [self.hidden_size * self.experts] if self.experts else []
+        mlp = [self.hidden_size * self.ffn_size] * (3 if self.gated_mlp else 2) * max(self.experts, 1)
+        layer = [*norm, self.hidden_size**2, key, key, self.hidden_size**2, *norm, *router, *mlp]
+        positions = [self.max_positions * self.hidden_size] if self.positions == "learned" else []
+        head = [] if self.tied_embeddings else [embedding]
+        return [embedding, *positions, *(layer * self.layers), *norm, *head]
 
     def flops_per_token(self, sequence_length: int, causal: bool = True) -> float:
         """Model FLOPs of forward and backward for one token, logits included, no recomputation.

@@ -85,3 +85,15 @@ class Framework(ABC):
     @abstractmethod
     def filled(self, workload: Workload, platform: Platform, knobs: Knobs) -> Knobs:
         """``knobs`` with defaults and derived values, without judging them."""
+
+    def default_knobs(self, workload: Workload, platform: Platform) -> Knobs:
+        """The stock configuration: micro_batch 1 and the framework's default for everything else.
+
+        Raises :class:`IllegalKnobs` when even that cannot run here.
+        """
+        return self.resolve(workload, platform, Knobs(micro_batch=1))
+
+    def with_defaults(self, knobs: Knobs, derived: Mapping[str, KnobValue]) -> Knobs:
+        """The knobs that are set, then ``derived``, then the declared defaults, as one configuration."""
+        defaults = {name: each.default for name, each in self.knobs.items() if each.default is not None}
+        return Knobs.model_validate({**defaults, **derived, **knobs.settings()})

@@ -1,0 +1,161 @@
+"""DeepSpeed 0.19.8: ZeRO stages 0 to 3 with their communication settings."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+from pretune.datasets.frameworks import zero
+from pretune.datasets.frameworks.base import Collective, Framework, KnobDeclaration, Problem
+from pretune.datasets.frameworks.common import LAYOUT, PROGRAM, declare, inert, merged
+from pretune.datasets.frameworks.legality import filled_layout, layout_problems, one_of, refuse_parallelism
+from pretune.datasets.knobs import Knobs
+from pretune.datasets.platform import Platform
+from pretune.datasets.workload import Workload
+
+_BUCKET = 500_000_000
+
+ZERO = declare(
+    KnobDeclaration(
+        "zero_stage", 0, "Sharded over dp: nothing; optimizer states; gradients too; weights too."
+    ),
+    KnobDeclaration("reduce_bucket_size", _BUCKET, "Gradient elements reduced at a time; ZeRO-0 ignores it."),
+    KnobDeclaration(
+        "allgather_bucket_size",
+        _BUCKET,
+        "Weight elements gathered at a time after the step (ZeRO-1 and ZeRO-2).",
+        inert=inert("whole partitions are gathered by all_gather_into_tensor, unsharded", "gloo", "nccl"),
+    ),
+    KnobDeclaration(
+        "overlap_comm",
+        None,
+        "Reduce gradients while the backward pass runs; on by default at ZeRO-3 only.",
+        inert=inert("the CPU accelerator has no streams to overlap on", "gloo"),
+    ),
+    KnobDeclaration(
+        "reduce_scatter",
+        True,
+        "Reduce-scatter the gradients at ZeRO-3, else all-reduce them. At ZeRO-1 and ZeRO-2 it changes "
+        "nothing on gloo: the same all-reduce either way.",
+    ),
+    KnobDeclaration(
+        "allgather_partitions",
+        True,
+        "Gather updated weights in one collective instead of broadcasts.",
+        inert=inert("the flag is read and then not used by ZeRO-1, ZeRO-2 and ZeRO-3", "gloo", "nccl"),
+    ),
+    KnobDeclaration(
+        "use_multi_rank_bucket_allreduce",
+        True,
+        "All-reduce a bucket of several ranks' gradients at ZeRO-1 and ZeRO-2, else reduce to each owner.",
+    ),
+    KnobDeclaration(
+        "contiguous_gradients",
+        True,
+        "Copy gradients into one buffer of reduce_bucket_size elements as they come.",
+        inert=inert("the same collectives, and the buffer's untouched pages take no memory", "gloo"),
+    ),
+    KnobDeclaration("stage3_prefetch_bucket_size", 50_000_000, "Weight elements fetched ahead; ZeRO-3 only."),
+    KnobDeclaration(
+        "stage3_param_persistence_threshold",
+        100_000,
+        "Weights up to this size stay whole; ZeRO-3 only.",
+    ),
+    KnobDeclaration(
+        "stage3_max_live_parameters", 1_000_000_000, "Weight elements kept gathered at most; ZeRO-3 only."
+    ),
+    KnobDeclaration(
+        "communication_data_type",
+        None,
+        "Type that gradients are reduced in; that of the weights unless set.",
+        numerics=True,
+    ),
+    KnobDeclaration("offload_optimizer", "none", "Where optimizer states live and the step runs."),
+    KnobDeclaration(
+        "torch_adam",
+        None,
+        "Step with torch.optim, not DeepSpeed's compiled AdamW; default on gloo only.",
+    ),
+)
+
+
+class DeepSpeed(Framework):
+    """``deepspeed.initialize`` on a data-parallel job."""
+
+    name = "deepspeed"
+    knobs: ClassVar = merged(LAYOUT, ZERO, PROGRAM)
+
+    def problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
+        problems = layout_problems(workload, platform, knobs)
+        problems += refuse_parallelism(filled_layout(workload, platform, knobs), knobs)
+        asked = knobs.model_copy(update={"precision": knobs.precision or workload.precision})
+        problems += one_of(asked, "precision", ("fp32", "bf16", "fp16"), "is not built in")
+        if knobs.offload_optimizer == "cpu" and not knobs.zero_stage:
+            reason = f"cpu needs ZeRO, but zero_stage is {knobs.zero_stage or 0}; set zero_stage to 1, 2 or 3"
+            problems.append(Problem("offload_optimizer", reason, ("none",)))
+        threshold = knobs.stage3_param_persistence_threshold
+        if threshold is not None and threshold < 0:
+            problems.append(Problem("stage3_param_persistence_threshold", f"{threshold} is negative", (0,)))
+        if not isinstance(knobs.settings().get("torch_adam", True), bool):
+            problems.append(Problem("torch_adam", "is neither true nor false", (True, False)))
+        return problems
+
+    def filled(self, workload: Workload, platform: Platform, knobs: Knobs) -> Knobs:
+        derived = filled_layout(workload, platform, knobs)
+        derived["precision"] = knobs.precision or workload.precision
+        derived["overlap_comm"] = knobs.zero_stage == 3  # DeepSpeedZeroConfig.overlap_comm_valid
+        derived["torch_adam"] = platform.backend == "gloo"
+        return self.with_defaults(knobs, derived)
+
+    def files(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:  # noqa: ARG002
+        """``ds_config.json``, as ``deepspeed.initialize(config=...)`` takes it."""
+        return {"ds_config.json": json.dumps(self.config(workload, knobs), indent=2) + "\n"}
+
+    def config(self, workload: Workload, knobs: Knobs) -> dict[str, Any]:
+        """DeepSpeed's configuration for resolved knobs. What the trial program does itself is not in it."""
+        config: dict[str, Any] = {
+            "train_batch_size": workload.global_batch_sequences,
+            "train_micro_batch_size_per_gpu": knobs.micro_batch,
+            "gradient_accumulation_steps": knobs.accumulation,
+            "steps_per_print": 1_000_000_000,  # never: printing synchronises
+            "optimizer": _optimizer(workload, knobs),
+            "zero_optimization": _zero_optimization(knobs),
+        }
+        if knobs.precision in ("bf16", "fp16"):
+            config[knobs.precision] = {"enabled": True}
+        if knobs.communication_data_type is not None:
+            config["communication_data_type"] = knobs.communication_data_type
+        if workload.optimizer == "sgd":  # not on DeepSpeed's list of optimizers tested under ZeRO
+            config["zero_allow_untested_optimizer"] = True
+        return config
+
+    def collectives(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Collective]:  # noqa: ARG002
+        """What one optimizer step issues; see :mod:`pretune.datasets.frameworks.zero`."""
+        return zero.collectives(workload, knobs)
+
+
+def _optimizer(workload: Workload, knobs: Knobs) -> dict[str, Any]:
+    if workload.optimizer == "sgd":
+        return {"type": "SGD", "params": {"lr": 1e-3}}
+    adam = {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
+    return {"type": "AdamW", "params": adam | {"torch_adam": knobs.settings()["torch_adam"]}}
+
+
+def _zero_optimization(knobs: Knobs) -> dict[str, Any]:
+    """The section with every ZeRO setting spelled out; a stage ignores those of other stages."""
+    names = [name for name in ZERO if name.startswith("stage3_") or name in _ZERO_FLAGS]
+    section: dict[str, Any] = {"stage": knobs.zero_stage} | {name: getattr(knobs, name) for name in names}
+    if knobs.offload_optimizer == "cpu":
+        section["offload_optimizer"] = {"device": "cpu"}
+    return section
+
+
+_ZERO_FLAGS = (
+    "reduce_bucket_size",
+    "allgather_bucket_size",
+    "overlap_comm",
+    "reduce_scatter",
+    "allgather_partitions",
+    "use_multi_rank_bucket_allreduce",
+    "contiguous_gradients",
+)
