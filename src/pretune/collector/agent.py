@@ -1,0 +1,282 @@
+"""One agent per host: starts the ranks of a trial there, and reports how each of them ended.
+
+The launcher holds the agent's standard input. Each line in is a JSON command, each line
+out a JSON event. When the input ends, because the launcher's process is gone in whatever
+way, the agent kills every rank and exits: no trial outlives its session, also over ssh.
+
+    in   {"run": id, "module": m, "folder": f, "ranks": n, "env": {...}}   start n ranks of m.run(f)
+         {"kill": id}                                                      end them all
+         {"port": true}                                                    a free TCP port of this host
+    out  {"ready": seconds}                                                imported, ops built
+         {"ended": id, "returncodes": {"rank": code}, "oom_kills": k}
+         {"port": number}
+
+A *cold* agent starts every trial through torchrun's own library call. A *warm* one has
+imported torch and the framework, and forks: a fresh process for every rank, without the
+seconds that importing takes. On a GPU only cold is possible once CUDA was initialised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pretune.collector.process import CGROUPS, die_with_parent, oom_kills
+
+_GRACE_S = 3.0  # after one rank failed, the others may write what they know
+
+
+@dataclass
+class Run:
+    """The ranks of one trial on this host."""
+
+    command: dict[str, Any]
+    processes: dict[int, int]  # global rank -> pid
+    returncodes: dict[int, int] = field(default_factory=dict)
+    failed_at: float | None = None
+    oom_kills_before: int = 0
+
+
+def main() -> None:
+    agent = Agent(warm="--warm" in sys.argv[1:])
+    agent.serve()
+
+
+class Agent:
+    def __init__(self, warm: bool) -> None:
+        self.warm = warm
+        self.runs: dict[str, Run] = {}
+        self.events = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)  # whatever a library prints must not look like an event
+
+    def say(self, **event: Any) -> None:
+        self.events.write(json.dumps(event) + "\n")
+
+    def serve(self) -> None:
+        begun = time.monotonic()
+        prepare(self.warm)
+        self.say(ready=round(time.monotonic() - begun, 3))
+        os.set_blocking(0, False)
+        selector = selectors.DefaultSelector()
+        selector.register(0, selectors.EVENT_READ)
+        pending = b""
+        while True:
+            if selector.select(timeout=0.05):
+                chunk = os.read(0, 1 << 16)
+                if not chunk:
+                    break
+                *lines, pending = (pending + chunk).split(b"\n")
+                for line in lines:
+                    self.obey(json.loads(line))
+            self.reap()
+        for run_id in list(self.runs):
+            self.kill(run_id)
+
+    def obey(self, command: dict[str, Any]) -> None:
+        if "run" in command:
+            self.start(command)
+        elif "kill" in command:
+            self.kill(command["kill"])
+        elif "port" in command:
+            self.say(port=free_port())
+
+    def start(self, command: dict[str, Any]) -> None:
+        run = Run(command, {}, oom_kills_before=_oom_kills(command))
+        start = self._fork if self.warm else self._torchrun
+        run.processes = start(command)
+        self.runs[command["run"]] = run
+
+    def _fork(self, command: dict[str, Any]) -> dict[int, int]:
+        environment = command["env"]
+        first = int(environment["GROUP_RANK"]) * command["ranks"]
+        processes = {}
+        for local_rank in range(command["ranks"]):
+            rank = first + local_rank
+            mine = {**environment, "RANK": str(rank), "LOCAL_RANK": str(local_rank)}
+            parent = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                self._be_a_rank(parent, command, mine)
+            processes[rank] = pid
+        return processes
+
+    def _be_a_rank(self, parent: int, command: dict[str, Any], environment: Mapping[str, str]) -> None:
+        """In the forked child: become the rank. Never returns."""
+        code = 1
+        try:
+            die_with_parent(parent)
+            os.setsid()
+            log = Path(command["folder"]) / f"rank-{environment['RANK']}.log"
+            out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            null = os.open(os.devnull, os.O_RDONLY)
+            for target, source in ((0, null), (1, out), (2, out)):
+                os.dup2(source, target)
+            os.environ.update(environment)
+            code = importlib.import_module(command["module"]).run(Path(command["folder"]))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _torchrun(self, command: dict[str, Any]) -> dict[int, int]:
+        folder = Path(command["folder"])
+        node = command["env"]["GROUP_RANK"]
+        with (folder / f"node-{node}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pretune.collector.torchrun", json.dumps(command), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **command["env"]},
+                start_new_session=True,
+            )
+        return {-1: process.pid}
+
+    def reap(self) -> None:
+        """Collect the ranks that ended; report a run when its last one did."""
+        for run_id, run in list(self.runs.items()):
+            for rank, pid in list(run.processes.items()):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    del run.processes[rank]
+                    self._ended(run, rank, os.waitstatus_to_exitcode(status))
+            if run.failed_at and time.monotonic() - run.failed_at > _GRACE_S:
+                self._kill_processes(run)
+            if not run.processes:
+                del self.runs[run_id]
+                kills = _oom_kills(run.command) - run.oom_kills_before
+                self.say(ended=run_id, returncodes=run.returncodes, oom_kills=kills)
+
+    def _ended(self, run: Run, rank: int, code: int) -> None:
+        if rank >= 0:
+            run.returncodes[rank] = code
+        else:
+            run.returncodes.update(_torchrun_returncodes(run.command, code))
+        if code and run.failed_at is None:
+            run.failed_at = time.monotonic()
+
+    def kill(self, run_id: str) -> None:
+        run = self.runs.get(run_id)
+        if run is None:
+            return
+        self._kill_processes(run)
+        while run_id in self.runs:
+            self.reap()
+            time.sleep(0.01)
+
+    def _kill_processes(self, run: Run) -> None:
+        for pid in run.processes.values():
+            kill_tree(pid)
+
+
+def prepare(warm: bool) -> None:
+    """Import what every rank needs (warm), and build DeepSpeed's CPU op before any trial waits for it.
+
+    A trial that is killed while an op is built leaves a lock that hangs the next one, so
+    the op is built here, under a lock that the kernel releases.
+    """
+    if os.environ.get("DS_ACCELERATOR") == "cpu":
+        build_deepspeed_op()
+    if warm:
+        with contextlib.suppress(ModuleNotFoundError):  # plain torch trials need no DeepSpeed
+            importlib.import_module("deepspeed")
+        importlib.import_module("pretune.collector.transformer")
+
+
+def build_deepspeed_op() -> None:
+    """Build the shared-memory op once per machine and user, clearing a stale lock."""
+    import fcntl
+
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pretune"
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "deepspeed-op.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stamp = cache / f"deepspeed-op.{_deepspeed_version()}.built"
+        if not stamp.exists():
+            code = "from pretune.collector.agent import load_deepspeed_op; load_deepspeed_op()"
+            subprocess.run([sys.executable, "-c", code], check=False, stdin=subprocess.DEVNULL)
+            stamp.touch()
+
+
+def load_deepspeed_op() -> None:
+    """Load (and, the first time, compile) the op, after removing a lock that nobody holds."""
+    from deepspeed.accelerator import get_accelerator
+    from torch.utils import cpp_extension
+
+    builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
+    if builder is None or not builder.is_compatible(verbose=False):
+        return
+    folder = Path(cpp_extension._get_build_directory(builder.name, verbose=False))
+    (folder / "lock").unlink(missing_ok=True)
+    builder.load(verbose=False)
+
+
+def _deepspeed_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"{version('deepspeed')}-{version('torch')}"
+    except PackageNotFoundError:
+        return "none"
+
+
+def _oom_kills(command: dict[str, Any]) -> int:
+    named = command["env"].get(CGROUPS, "")
+    groups = [
+        Path(name.replace("{local_rank}", str(local_rank)))
+        for name in named.split(":")
+        if "memory" in name or (name and Path("/sys/fs/cgroup/cgroup.controllers").exists())
+        for local_rank in range(command["ranks"])
+    ]
+    return sum(oom_kills(group) for group in groups) if groups else oom_kills()
+
+
+def _torchrun_returncodes(command: dict[str, Any], code: int) -> dict[int, int]:
+    node = int(command["env"]["GROUP_RANK"])
+    path = Path(command["folder"]) / f"node-{node}.json"
+    if path.exists():
+        return {int(rank): value for rank, value in json.loads(path.read_text()).items()}
+    first = node * command["ranks"]
+    return dict.fromkeys(range(first, first + command["ranks"]), code)
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL a process and all that descend from it, children that appear meanwhile included."""
+    import psutil
+
+    try:
+        root = psutil.Process(pid)
+        family = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in family:
+        try:
+            process.send_signal(signal.SIGKILL)
+        except psutil.NoSuchProcess:
+            continue
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main()

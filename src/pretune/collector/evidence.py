@@ -1,0 +1,133 @@
+"""From what a trial left behind to its status and cause: exit codes, exceptions, the kernel's kills.
+
+Nothing is read out of logs. In a trial's folder:
+
+    spec.json      the sheet that every rank read
+    progress.json  the phase and the window that rank 0 is at
+    rank-R.json    how rank R ended, written by itself (absent when it was killed)
+    result.json    what rank 0 measured (only when it measured to the end)
+    ended.json     what the launcher saw: exit codes, why it killed, the kernel's memory kills
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pretune.datasets.trial import Status, Trial, TrialSpec
+
+# a rank that lost its peer crashes too: what explains more comes first
+_TELLING = [Status.OOM, Status.DIVERGED, Status.INVALID, Status.CRASH]
+
+
+@dataclass
+class Ending:
+    """What the launcher saw of a trial's end."""
+
+    began: float  # seconds since the epoch
+    wall_s: float
+    returncodes: dict[int, int] = field(default_factory=dict)
+    oom_kills: int = 0
+    killed_because: str | None = None
+    warm: bool | None = None
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / "ended.json", asdict(self))
+
+    @classmethod
+    def load(cls, folder: Path) -> Ending | None:
+        found = read_json(folder / "ended.json")
+        if found is None:
+            return None
+        found["returncodes"] = {int(rank): code for rank, code in found["returncodes"].items()}
+        return cls(**found)
+
+
+def judge(spec: TrialSpec, folder: Path, ending: Ending) -> Trial:
+    """The trial record, with status and cause found from the evidence in ``folder``."""
+    status, cause = status_of(folder, ending)
+    result = read_json(folder / "result.json") or {}
+    memory = {key: value for key, value in result.items() if key.startswith("peak_memory")}
+    measured = result if status is Status.OK else {**_without_throughput(result), **memory}
+    return Trial.model_validate(
+        {
+            **spec.model_dump(),
+            **measured,
+            "created_at": datetime.fromtimestamp(ending.began, UTC),
+            "wall_s": ending.wall_s,
+            "warm": ending.warm,
+            "status": status,
+            "cause": cause,
+        }
+    )
+
+
+def _without_throughput(result: dict[str, Any]) -> dict[str, Any]:
+    kept = ("hosts", "software", "missing", "startup_s", "loss_first", "loss_last")
+    return {key: result[key] for key in kept if key in result}
+
+
+def status_of(folder: Path, ending: Ending) -> tuple[Status, str | None]:
+    """The status of an ended trial and its cause in words (None for ``ok``)."""
+    ranks = [found for path in sorted(folder.glob("rank-*.json")) if (found := read_json(path))]
+    failed = [rank for rank in ranks if rank.get("status", "ok") != "ok"]
+    failed.sort(key=lambda rank: (_TELLING.index(Status(rank["status"])), rank.get("time", 0.0)))
+    if failed and failed[0]["status"] == "oom":
+        return Status.OOM, _exception(failed[0])
+    killed = [rank for rank, code in ending.returncodes.items() if code == -signal.SIGKILL]
+    if killed and ending.oom_kills and not ending.killed_because:
+        return (
+            Status.OOM,
+            f"the kernel killed rank {min(killed)} for memory ({ending.oom_kills} kills counted)",
+        )
+    if failed and failed[0]["status"] in {"diverged", "invalid"}:
+        return Status(failed[0]["status"]), _exception(failed[0])
+    if ending.killed_because:
+        return Status.TIMEOUT, ending.killed_because
+    if failed:
+        return Status.CRASH, _exception(failed[0])
+    bad = {rank: code for rank, code in sorted(ending.returncodes.items()) if code}
+    if bad:
+        rank, code = next(iter(bad.items()))
+        return Status.CRASH, f"rank {rank} {_how(code)}"
+    if read_json(folder / "result.json") is None:
+        return Status.CRASH, "every rank exited with code 0, yet none measured anything"
+    return Status.OK, None
+
+
+def _exception(rank: dict[str, Any]) -> str:
+    first_line = next(iter(str(rank.get("message", "")).strip().splitlines()), "")
+    return f"rank {rank['rank']}: {rank.get('exception')}: {first_line}"[:500]
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was killed by {name}"
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Replace ``path`` by ``data`` as a whole: a reader sees the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(data, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def read_json(path: Path) -> Any:
+    """The parsed file, or None when it is absent or was cut off."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
