@@ -4,7 +4,8 @@
     ├── InputError        what the user gave is wrong; the message names file, field and remedy
     │   └── IllegalKnobs  a configuration that cannot run, with the nearest ones that can
     ├── StoreError        a Parquet file in a store that cannot be read as trials
-    └── LaunchError       a launcher could not start or reach its hosts at all
+    ├── LaunchError       a launcher could not start or reach its hosts at all
+    └── TrackingError     the tracking server or its database did not take what was told
 
 The command line turns an ``InputError`` into one line and exit code 2. A trial that
 fails is none of these: it is a recorded :class:`~pretune.datasets.Trial`.
@@ -35,3 +36,7 @@ class StoreError(PretuneError):
 
 class LaunchError(PretuneError):
     """A launcher that cannot start any trial: interpreter, host or device is missing."""
+
+
+class TrackingError(PretuneError):
+    """The tracking server is down or refused. A session warns and goes on; ``sync`` makes it good later."""

@@ -1,0 +1,115 @@
+"""A surrogate as an MLflow model: code and data, no pickle, with a signature in the store's columns."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+import pretune
+from pretune.datasets.schema import core_schema, knob_types
+from pretune.datasets.spec import Spec
+from pretune.datasets.trial import TrialSpec
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+    from mlflow.models import ModelSignature
+    from mlflow.models.model import Model
+
+_CODE = Path(__file__).with_name("served.py")
+OUTPUTS = {
+    "tokens_per_s_per_device": "double",
+    "low": "double",
+    "high": "double",
+    "chance_to_run": "double",
+    "out_of_domain": "string",
+}
+
+
+def log_model(client: MlflowClient, run: Run, folder: Path) -> str:
+    """Log the surrogate saved under ``folder`` as a model of ``run``; returns its model id.
+
+    ``mlflow.pyfunc.load_model(f"models:/{model_id}")`` loads it wherever pretune is
+    installed; it predicts from a pandas frame in the store's columns.
+    """
+    from mlflow.entities import LoggedModelOutput
+    from mlflow.models.model import Model
+
+    made = client.create_logged_model(run.info.experiment_id, name="surrogate", source_run_id=run.info.run_id)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, "model")
+        save_model(folder, path, Model(run_id=run.info.run_id, model_id=made.model_id))
+        client.log_model_artifacts(made.model_id, str(path))
+    client.finalize_logged_model(made.model_id, "READY")
+    client.log_outputs(run.info.run_id, [LoggedModelOutput(made.model_id, step=0)])
+    return str(made.model_id)
+
+
+def save_model(folder: Path, path: Path, mlflow_model: Model | None = None) -> None:
+    """Write the surrogate saved under ``folder`` as an MLflow model at ``path``, a new folder."""
+    import mlflow.pyfunc
+
+    with tempfile.TemporaryDirectory() as scratch:
+        # MLflow keeps the last part of an artifact's name: give it the one that served.py asks for
+        surrogate = shutil.copytree(folder, Path(scratch, "surrogate"))
+        mlflow.pyfunc.save_model(
+            path=str(path),
+            python_model=str(_CODE),
+            artifacts={"surrogate": str(surrogate)},
+            signature=signature(),
+            pip_requirements=[f"pretune[mlflow]=={pretune.__version__}"],
+            mlflow_model=mlflow_model,
+        )
+
+
+def signature() -> ModelSignature:
+    """Inputs: every column known before a trial; outputs: the fields of a :class:`Prediction`.
+
+    What a spec requires is required; the rest may be absent or null. MLflow refuses a whole
+    number column that pandas widened to float for a null, so optional whole numbers are Any.
+    """
+    from mlflow.models import ModelSignature
+    from mlflow.types.schema import ColSpec, Schema
+
+    required = _required(TrialSpec)
+    inputs = [
+        ColSpec(_mlflow_type(arrow_type, name in required), name, required=name in required)
+        for name, arrow_type in input_columns().items()
+    ]
+    return ModelSignature(
+        inputs=Schema(inputs),
+        outputs=Schema([ColSpec(kind, name, required=kind == "double") for name, kind in OUTPUTS.items()]),
+    )
+
+
+def input_columns() -> dict[str, pa.DataType]:
+    """Name -> Arrow type of the columns that a prediction may read."""
+    known = {field.name: field.type for field in core_schema() if "." in field.name}
+    known = {name: kind for name, kind in known.items() if not name.startswith("measure.")}
+    return {**known, **knob_types()}
+
+
+def _required(spec: type[Spec], prefix: str = "") -> set[str]:
+    names: set[str] = set()
+    for name, info in spec.model_fields.items():
+        if not info.is_required():
+            continue
+        if isinstance(info.annotation, type) and issubclass(info.annotation, Spec):
+            names |= _required(info.annotation, f"{name}.")
+        else:
+            names.add(prefix + name)
+    return names
+
+
+def _mlflow_type(kind: pa.DataType, required: bool) -> object:
+    from mlflow.types.schema import AnyType
+
+    if pa.types.is_integer(kind):
+        return "long" if required else AnyType()
+    if pa.types.is_floating(kind):
+        return "double"
+    return "boolean" if pa.types.is_boolean(kind) else "string"

@@ -1,0 +1,74 @@
+"""What a run looks like: its name, tags, parameters and metrics. Nothing here talks to a server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pretune.datasets.schema import flatten
+from pretune.datasets.trial import Trial, TrialSpec
+
+KIND = "pretune.kind"  # session, trial or fit
+SESSION_ID = "pretune.session_id"
+TRIAL_ID = "pretune.trial_id"
+FIT = "pretune.fit"
+PARENT = "mlflow.parentRunId"
+NOTE = "mlflow.note.content"
+NOTE_LIMIT = 8000  # characters that MLflow's tables keep of a tag
+
+WINDOW_TIME = "window_time_s"  # the metric whose history is the windows of a trial, in order
+_PARAMETERS = ("knob.", "workload.", "model.")
+
+
+def trial_name(spec: TrialSpec) -> str:
+    """A name to be read in a list: the id, then the knobs that matter most."""
+    knobs, words = spec.knobs, [spec.trial_id]
+    if spec.purpose != "search":
+        words.append(spec.purpose)
+    if knobs.zero_stage is not None:
+        words.append(f"ZeRO-{knobs.zero_stage}")
+    if knobs.micro_batch is not None:
+        words.append(f"micro batch {knobs.micro_batch} x {knobs.accumulation or '?'}")
+    return ", ".join(words)
+
+
+def trial_tags(spec: TrialSpec) -> dict[str, str]:
+    """What trials are found by."""
+    tags = {
+        KIND: "trial",
+        TRIAL_ID: spec.trial_id,
+        SESSION_ID: spec.session_id,
+        "platform": spec.platform.name,
+        "model": spec.workload.model.name,
+        "workload": spec.workload.name,
+        "framework": spec.framework,
+        "purpose": spec.purpose,
+    }
+    return {name: value for name, value in tags.items() if value is not None}
+
+
+def trial_params(spec: TrialSpec) -> dict[str, str]:
+    """Knobs and workload, under the names of the store's columns."""
+    row = {**flatten(spec), "seed": spec.seed}
+    return text({k: v for k, v in row.items() if k.startswith(_PARAMETERS) or k == "seed"})
+
+
+def trial_metrics(trial: Trial) -> dict[str, float]:
+    """Every figure that came of a trial, counters as ``counter.NAME``."""
+    given = flatten(trial.spec)
+    return {
+        metric_name(name): float(value)
+        for name, value in flatten(trial).items()
+        if name not in given and isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
+
+
+def metric_name(name: str) -> str:
+    """``name`` in the characters that MLflow allows."""
+    return re.sub(r"[^\w\-. /:]", "_", name)
+
+
+def text(values: Mapping[str, Any]) -> dict[str, str]:
+    """Parameters as MLflow keeps them; what is None is not a parameter."""
+    return {metric_name(name): str(value) for name, value in values.items() if value is not None}
