@@ -1,0 +1,168 @@
+"""The measuring core of the recorder and of the trial program: windows, losses, waits, counters."""
+
+from __future__ import annotations
+
+import math
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from pretune.collector import device
+from pretune.collector.counters import Counters
+from pretune.collector.outcome import Diverged
+from pretune.collector.ranks import Ranks
+from pretune.collector.windows import Reading, WindowRule, relative_std_error, throughput
+from pretune.datasets.trial import Measure
+
+Batch = TypeVar("Batch")
+Report = Callable[[str, int], None]
+
+
+class Meter:
+    """Call ``step`` on every rank at the end of every accumulation window until it returns False.
+
+    The ranks exchange a few numbers at the ends of blocks only (see :mod:`.windows`), and
+    the device is synchronised at the ends of windows, where the optimizer step has just
+    been enqueued. ``report(phase, windows)`` is called after each window.
+    """
+
+    def __init__(self, measure: Measure, ranks: Ranks, report: Report | None = None) -> None:
+        self.rule = WindowRule(measure)
+        self.ranks = ranks
+        self.ends_s: list[float] = []
+        self._report = report
+        self._counters = Counters()
+        self._readings: dict[str, float] = {}
+        self._tokens = self._in_block = 0
+        self._waited_s = 0.0
+        self._loss_first: float | None = None
+        self._loss: Any = None
+        self._compilations = device.compilations()
+        self._block_start_s = time.perf_counter()
+
+    @property
+    def done(self) -> bool:
+        return self.rule.block == 0
+
+    def batches(self, source: Iterable[Batch]) -> Iterator[Batch]:
+        """The same batches; the time spent waiting for them becomes ``data_wait_s``."""
+        iterator = iter(source)
+        while True:
+            asked_s = time.perf_counter()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            self._waited_s += time.perf_counter() - asked_s
+            yield batch
+
+    def step(self, tokens: int, loss: Any = None) -> bool:
+        """One window ended, in which the whole job trained on ``tokens``; False when enough is measured.
+
+        ``loss`` (a number or a scalar tensor) is read at the ends of blocks only. Raises
+        :class:`Diverged` on every rank when it is not finite on any of them.
+        """
+        if self.done:
+            return False
+        self._loss = loss
+        self._tokens += tokens
+        self._in_block += 1
+        device.synchronize()
+        if self._in_block < self.rule.block:
+            self.ends_s.append(time.perf_counter())
+        else:
+            self._end_block()
+        if self._report and self.rule.measuring:
+            self._report("measure", len(self.ends_s) - 1)
+        elif self._report:
+            self._report("warmup", self.rule.warmup_windows)
+        return not self.done
+
+    def _end_block(self) -> None:
+        measured = self.rule.measuring
+        reading = self._exchange()
+        self._block_start_s = time.perf_counter()  # after the exchange: when the slowest rank was done
+        self._in_block = 0
+        self.rule.ended(reading)
+        if measured:
+            self.ends_s.append(self._block_start_s)
+            if self.done:
+                self._readings = self._counters.stop()
+        elif self.rule.measuring:
+            self._counters.start()
+            self._tokens, self._waited_s = 0, 0.0
+            self._block_start_s = time.perf_counter()
+            self.ends_s = [self._block_start_s]
+
+    def _exchange(self) -> Reading:
+        seconds = time.perf_counter() - self._block_start_s
+        compilations = device.compilations()
+        loss = None if self._loss is None else float(self._loss)
+        if self._loss_first is None:
+            self._loss_first = loss
+        lost = loss is not None and not math.isfinite(loss)
+        recompiled = compilations > self._compilations
+        self._compilations = compilations
+        largest = self.ranks.largest([seconds, recompiled, device.reserved_bytes(), lost])
+        if largest[3]:
+            raise Diverged(f"the loss became {loss} on this rank, or is not finite on another")
+        return Reading(largest[0], bool(largest[1]), int(largest[2]))
+
+    def result(self) -> dict[str, Any]:
+        """The measured fields of a Trial. Every rank calls it, after its last step."""
+        if self.rule.measuring and not self.done:  # the loop ended before the rule did
+            self._readings = self._counters.stop()
+        memory = device.peak_memory()
+        own = {
+            "host": socket.gethostname(),
+            "data_wait_s": self._waited_s,
+            "compile_s": device.compile_seconds(),
+            "loss_first": self._loss_first,
+            "loss_last": None if self._loss is None else float(self._loss),
+            **memory,
+        }
+        every = self.ranks.gather(own)
+        return {
+            **self._speed(),
+            **{
+                name: _largest(each[name] for each in every) for name in ("data_wait_s", "compile_s", *memory)
+            },
+            **{name: _mean(each[name] for each in every) for name in ("loss_first", "loss_last")},
+            "hosts": [each["host"] for each in every],
+            "counters": self._readings,
+            "missing": self._counters.missing,
+        }
+
+    def alone(self) -> dict[str, Any]:
+        """What this rank knows when the training broke off, without asking the others."""
+        return {
+            "warmup_windows": self.rule.warmup_windows,
+            "loss_first": self._loss_first,
+            "hosts": [socket.gethostname()],
+            "missing": self._counters.missing,
+            **device.peak_memory(),
+        }
+
+    def _speed(self) -> dict[str, Any]:
+        times = [end - start for start, end in zip(self.ends_s, self.ends_s[1:], strict=False)]
+        tokens_per_s = throughput(self._tokens, self.ends_s)
+        relative = relative_std_error(times)
+        known = tokens_per_s is not None and relative is not None
+        return {
+            "window_times_s": times,
+            "warmup_windows": self.rule.warmup_windows,
+            "step_time_s": sum(times) / len(times) if times else None,
+            "tokens_per_s": tokens_per_s,
+            "tokens_per_s_per_device": tokens_per_s / self.ranks.size if tokens_per_s else None,
+            "tokens_per_s_std_error": tokens_per_s * relative if known else None,  # type: ignore[operator]
+        }
+
+
+def _largest(values: Iterable[Any]) -> Any:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,134 @@
+"""One rank of a trial: ``python -m pretune.collector.trial_program FOLDER``, started by torchrun or forked.
+
+FOLDER holds ``spec.json``, a TrialSpec. The ranks write there, each file whole or not at all:
+
+``progress.json``  rank 0, at each phase and window: ``phase``, ``windows``, ``time`` (Unix seconds).
+``rank-R.json``    each rank at its end: ``ended`` "ok" or "exception", its status, its peak memory.
+``result.json``    rank 0 after a good end: the fields of a Trial that were measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pretune.collector.process import die_with_parent, enter_control_groups
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace the file as a whole, so that a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(value), encoding="utf-8")
+    os.replace(temporary, path)
+
+
+class Evidence:
+    """What this rank leaves in the trial's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rank = int(os.environ.get("RANK", "0"))
+
+    def progress(self, phase: str, windows: int = 0) -> None:
+        if self.rank == 0:
+            record = {"phase": phase, "windows": windows, "time": time.time()}
+            write_json(self.folder / "progress.json", record)
+
+    def result(self, fields: dict[str, Any]) -> None:
+        if self.rank == 0:
+            write_json(self.folder / "result.json", fields)
+
+    def ended(self, error: BaseException | None) -> None:
+        from pretune.collector.device import peak_memory
+        from pretune.collector.outcome import describe
+
+        how = {"ended": "exception", **describe(error)} if error else {"ended": "ok", "status": "ok"}
+        record = {"rank": self.rank, "host": socket.gethostname(), "pid": os.getpid(), "time": time.time()}
+        write_json(self.folder / f"rank-{self.rank}.json", record | how | peak_memory())
+
+
+def run(folder: Path) -> int:
+    """Run this rank of the trial to its end; returns the exit code.
+
+    For the environment that torchrun gives (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, …).
+    The caller ends with ``os._exit`` of the code: after a failure other ranks may still
+    wait for this one, and nothing here may wait for them.
+    """
+    evidence = Evidence(folder)
+    try:
+        _train(folder, evidence)
+    except BaseException as error:
+        evidence.ended(error)
+        if not isinstance(error, Exception):
+            raise
+        print(f"rank {evidence.rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return 1
+    evidence.ended(None)
+    return 0
+
+
+def _train(folder: Path, evidence: Evidence) -> None:
+    evidence.progress("import")
+    from pretune.datasets.trial import TrialSpec
+
+    text = (folder / "spec.json").read_bytes()
+    spec = TrialSpec.from_mapping(json.loads(text), str(folder / "spec.json"))
+    _prepare_environment(spec.platform.backend, spec.knobs.threads_per_rank, spec.knobs.environment())
+    from pretune.collector import training
+    from pretune.collector.meter import Meter
+    from pretune.collector.ranks import Ranks
+    from pretune.collector.software import versions
+
+    training.load(spec.framework)
+    enter_control_groups()
+    spec = training.resolve(spec)
+    evidence.progress("init")
+    device = training.join(spec, hashlib.sha256(text).hexdigest())
+    evidence.progress("build")
+    job = training.build(spec, device)
+    meter = Meter(spec.measure, Ranks(), evidence.progress)
+    startup_s = seconds_since_start()
+    evidence.progress("warmup")
+    batches = meter.batches(job.batches())
+    while meter.step(spec.workload.global_batch_tokens, job.window(batches)):
+        pass
+    evidence.result({**meter.result(), "startup_s": startup_s, "software": versions()})
+    evidence.progress("done", meter.rule.windows)
+    training.leave()
+
+
+def _prepare_environment(backend: str, threads: int | None, variables: dict[str, str]) -> None:
+    """Before torch and deepspeed are imported: they read these once."""
+    if backend == "gloo":
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    if threads:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ.update(variables)
+
+
+def seconds_since_start() -> float:
+    """Age of this process; of its fork, when it was forked."""
+    import psutil
+
+    return max(time.time() - psutil.Process().create_time(), 0.0)
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1 or not Path(arguments[0], "spec.json").is_file():
+        print("usage: python -m pretune.collector.trial_program FOLDER (with spec.json)", file=sys.stderr)
+        return 2
+    return run(Path(arguments[0]))
+
+
+if __name__ == "__main__":
+    die_with_parent(os.getppid())
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # destructors of a broken process group may wait for ranks that are gone
