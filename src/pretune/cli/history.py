@@ -1,0 +1,80 @@
+"""``pretune history``: what a store of trials holds, and whether it is sound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pretune.cli.options import Json, print_json
+
+if TYPE_CHECKING:
+    from pretune.datasets.store import TrialStore
+
+history = typer.Typer(help="Look into a store of trials.", no_args_is_help=True)
+
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="A store's folder, or 'shipped'.")]
+
+
+@history.command()
+def show(folder: Folder = "shipped", as_json: Json = False) -> None:
+    """Count the trials of each platform and workload, with their best throughput."""
+    import polars as pl
+
+    speed = pl.col("tokens_per_s_per_device")
+    group = ["platform.name", "model.name", "workload.sequence_length", "workload.precision"]
+    rows = (
+        open_store(folder)
+        .scan()
+        .group_by(group)
+        .agg(
+            pl.len().alias("trials"),
+            *((pl.col("status") == status).sum().alias(status) for status in _statuses()),
+            speed.max().alias("best_tokens_per_s_per_device"),
+            speed.median().alias("median_tokens_per_s_per_device"),
+        )
+        .sort(group)
+        .collect()
+        .to_dicts()
+    )
+    if as_json:
+        print_json({"store": folder, "trials": sum(row["trials"] for row in rows), "platforms": rows})
+    else:
+        from pretune.cli.show import show_rows
+
+        show_rows(folder, rows)
+
+
+@history.command()
+def validate(folder: Folder = "shipped", as_json: Json = False) -> None:
+    """Check every file and row of a store; exit code 1 when something is wrong."""
+    store = open_store(folder)
+    faults = store.validate()
+    if as_json:
+        found = [{"file": fault.file, "row": fault.row, "reason": fault.reason} for fault in faults]
+        print_json({"store": folder, "files": len(store.files()), "faults": found})
+    else:
+        for fault in faults:
+            print(fault)
+        print(f"{folder}: {len(store.files())} files, {len(faults)} faults")
+    if faults:
+        raise typer.Exit(1)
+
+
+def open_store(folder: str) -> TrialStore:
+    """The store; raises :class:`InputError` when the folder holds no trials."""
+    from pretune.datasets.store import TrialStore
+    from pretune.errors import InputError
+    from pretune.tuner.job import shipped_history
+
+    store = TrialStore(shipped_history() if folder == "shipped" else Path(folder))
+    if not store.files():
+        raise InputError(f"{folder}: holds no trials; name a folder with platform=*/*.parquet in it")
+    return store
+
+
+def _statuses() -> list[str]:
+    from pretune.datasets.trial import Status
+
+    return [str(status) for status in Status]

@@ -1,0 +1,89 @@
+"""Results as tables on the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pretune.tuner.answer import Answer
+
+
+def show_answer(answer: Answer) -> None:
+    """Winner and defaults beside each other, the ratios in words, and the files."""
+    console = Console()
+    data = answer.asdict()
+    measured = {role: data[role] for role in ("best", "default", "careful") if data[role]}
+    if measured:
+        table = Table(title=f"{data['workload']} on {data['platform']}", title_justify="left")
+        table.add_column("")
+        for role in measured:
+            table.add_column(role, justify="right")
+        table.add_row("tokens/s/device", *(_speed(each) for each in measured.values()), style="bold")
+        table.add_row("runs", *(str(each["trials"]) for each in measured.values()))
+        for name in _differing([each["knobs"] for each in measured.values()]):
+            table.add_row(name, *(str(each["knobs"].get(name, "")) for each in measured.values()))
+        console.print(table)
+    for line in answer.sentences():
+        console.print(line, highlight=False)
+    console.print(f"\ntrials: {data['store']} (Parquet)", highlight=False)
+    for name, path in data["files"].items():
+        console.print(f"{name}: {path}", highlight=False)
+    if data["mlflow_run_id"]:
+        console.print(f"MLflow run {data['mlflow_run_id']}: pretune ui --out {answer.out}", highlight=False)
+
+
+def show_ranking(result: dict[str, Any], knobs: list[str]) -> None:
+    """The predictions, best first."""
+    table = Table(
+        title=f"{result['workload']} on {result['platform']}: {result['candidates']} configurations",
+        title_justify="left",
+    )
+    table.add_column("#")
+    for name in ("tokens/s/device", "90 % interval", "chance to run"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("knobs", overflow="fold")
+    for number, entry in enumerate(result["ranking"], 1):
+        found, settings = entry["predicted"], entry["knobs"]
+        table.add_row(
+            str(number),
+            f"{found['tokens_per_s_per_device']:,.0f}",
+            f"{found['low']:,.0f} to {found['high']:,.0f}",
+            f"{found['chance_to_run']:.0%}",
+            " ".join(f"{name}={settings[name]}" for name in knobs if name in settings),
+        )
+    Console().print(table)
+
+
+def show_rows(title: str, rows: list[dict[str, Any]]) -> None:
+    """Plain records as a table; columns that are empty or zero everywhere are left out."""
+    table = Table(title=title, title_justify="left")
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    for name in columns:
+        table.add_column(name, justify="right" if isinstance(rows[0][name], int | float) else "left")
+    for row in rows:
+        table.add_row(*(_cell(row[name]) for name in columns))
+    Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.4g}" if isinstance(value, float) and abs(value) < 100 else _whole(value)
+
+
+def _whole(value: Any) -> str:
+    return f"{value:,.0f}" if isinstance(value, float) else str(value)
+
+
+def _speed(measured: dict[str, Any]) -> str:
+    if measured["tokens_per_s_per_device"] is None:
+        return "failed"
+    spread = f" ± {measured['spread']:,.0f}" if measured["spread"] is not None else ""
+    return f"{measured['tokens_per_s_per_device']:,.0f}{spread}"
+
+
+def _differing(knobs: list[dict[str, Any]]) -> list[str]:
+    names = list(dict.fromkeys(name for each in knobs for name in each))
+    return [name for name in names if len({str(each.get(name)) for each in knobs}) > 1]

@@ -1,0 +1,51 @@
+"""``pretune tune``: search within a budget, compare with the defaults, write files ready to use."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pretune.cli.options import HistoryDir, Job, Json, Tracking, only_json, print_json
+
+
+def tune(
+    job: Job,
+    budget: Annotated[int | None, typer.Option(help="Trials of the search.", min=1)] = None,
+    minutes: Annotated[float | None, typer.Option(help="Minutes of the search.", min=0.01)] = None,
+    history: HistoryDir = None,
+    out: Annotated[Path | None, typer.Option(help="Session folder. Default: runs/<job name>.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="transfer, source-order or random.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the strategy and of the trials.")] = None,
+    tracking: Tracking = None,
+    as_json: Json = False,
+) -> None:
+    """Find the fastest configuration for JOB.yaml in real trials. Started again, it goes on."""
+    from pretune.cli.progress import watcher
+    from pretune.cli.show import show_answer
+    from pretune.mlflow_config import tracker
+    from pretune.tuner.job import JobSpec
+    from pretune.tuner.session import TuningSession
+
+    spec = JobSpec.from_yaml(job).changed(budget, minutes, history, strategy, seed)
+    folder = out or Path("runs") / spec.name
+    with only_json(as_json), watcher(spec) as watching:
+        try:
+            answer = TuningSession(spec, folder, tracker(tracking, folder), watching).run()
+        except KeyboardInterrupt:
+            print(f"interrupted; to go on: {_again()}", file=sys.stderr)
+            raise typer.Exit(130) from None
+    if as_json:
+        print_json(answer.asdict())
+    else:
+        show_answer(answer)
+    if answer.comparison is None:
+        raise typer.Exit(1)
+
+
+def _again() -> str:
+    import shlex
+
+    return f"pretune {shlex.join(sys.argv[1:])}"

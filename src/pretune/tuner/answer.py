@@ -1,0 +1,162 @@
+"""The answer: what is best and by how much, and files to use it with."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretune.datasets.frameworks import framework as find_framework
+from pretune.datasets.knobs import Knobs
+from pretune.datasets.platform import Platform
+from pretune.datasets.trial import Trial
+from pretune.tuner.job import JobSpec
+from pretune.tuner.runner import read_predicted
+from pretune.tuner.verify import Comparison, Measured, Ratio
+
+if TYPE_CHECKING:
+    from pretune.tuner.session import SessionState
+
+# knobs that a training script acts on itself: no file of the framework can carry them
+IN_YOUR_SCRIPT = ("activation_checkpointing", "attention", "compile")
+
+
+@dataclass
+class Answer:
+    """What a session found. ``comparison`` is None when no trial of the search ran."""
+
+    job: JobSpec
+    state: SessionState
+    out: Path
+    trials: list[Trial]
+    comparison: Comparison | None
+    dropped: Mapping[str, int]
+
+    def asdict(self) -> dict[str, Any]:
+        """The object that ``pretune tune --json`` prints."""
+        found = self.comparison
+        return {
+            "session": self.state.id,
+            "platform": self.state.platform.name,
+            "workload": self.job.workload().name,
+            "trials": {"number": len(self.trials), "list": [self._trial(trial) for trial in self.trials]},
+            "best": found and found.best.asdict(),
+            "default": found and found.default.asdict(),
+            "careful": found and found.careful and self._careful(found.careful, found.probes),
+            "speedup": found and {role: r and r.asdict() for role, r in found.speedup.items()},
+            "space_dropped": dict(self.dropped),
+            "store": str(self.out / "trials"),
+            "mlflow_run_id": self.state.mlflow_run_id,
+            "files": {path.name: str(path) for path in self.files()},
+        }
+
+    def _trial(self, trial: Trial) -> dict[str, Any]:
+        predicted = read_predicted(self.out / "runs" / trial.trial_id)
+        return {
+            "trial_id": trial.trial_id,
+            "status": str(trial.status),
+            "cause": trial.cause,
+            "knobs": trial.knobs.settings(),
+            "tokens_per_s_per_device": trial.tokens_per_s_per_device,
+            "wall_s": trial.wall_s,
+            "predicted": predicted.asdict() if predicted else None,
+        }
+
+    def _careful(self, careful: Measured, probes: list[Trial]) -> dict[str, Any]:
+        cost = {"cost_trials": len(probes), "cost_s": sum(trial.wall_s or 0.0 for trial in probes)}
+        return careful.asdict() | cost
+
+    # -- files --------------------------------------------------------------------
+    def write(self) -> list[Path]:
+        """``best.json``, ``launch.sh`` and the framework's own files, ready to use; returns them."""
+        for name, text in self._texts().items():
+            (self.out / name).write_text(text, encoding="utf-8")
+        if self.comparison:
+            (self.out / "launch.sh").chmod(0o755)
+        (self.out / "best.json").write_text(json.dumps(self.asdict(), indent=2) + "\n", encoding="utf-8")
+        return self.files()
+
+    def files(self) -> list[Path]:
+        return [self.out / name for name in ("best.json", *self._texts())]
+
+    def _texts(self) -> dict[str, str]:
+        if self.comparison is None:
+            return {}
+        knobs = self.comparison.best.knobs
+        declared = find_framework(self.job.framework)
+        files = declared.files(self.job.workload(), self.state.platform, knobs)
+        return {**files, "launch.sh": launch_script(self.state.platform, knobs, list(files))}
+
+    # -- words --------------------------------------------------------------------
+    def metrics(self) -> dict[str, float]:
+        """Figures of the session for its tracking run."""
+        figures: dict[str, float | None] = {"trials": len(self.trials)}
+        if self.comparison:
+            figures["best_tokens_per_s_per_device"] = self.comparison.best.asdict()["tokens_per_s_per_device"]
+            for role, found in self.comparison.speedup.items():
+                if found:
+                    figures |= {f"speedup_{role}": found.ratio, f"speedup_{role}_low": found.low}
+                    figures[f"speedup_{role}_high"] = found.high
+        return {name: float(value) for name, value in figures.items() if value is not None}
+
+    def sentences(self) -> list[str]:
+        """The result in words, one line each."""
+        if self.comparison is None:
+            causes = sorted({f"{trial.status}: {trial.cause}" for trial in self.trials})
+            return [f"none of {len(self.trials)} trials ran ({'; '.join(causes)})"]
+        names = {"default": "the stock defaults", "careful": "the defaults with the largest micro batch"}
+        found = self.comparison.speedup.items()
+        return [sentence(names[role], each) for role, each in found if each is not None]
+
+    def markdown(self) -> str:
+        """The session's note for its tracking page."""
+        lines = [f"- {line}" for line in self.sentences()]
+        if self.comparison:
+            lines += ["", "```json", json.dumps(self.comparison.best.knobs.settings(), indent=2), "```"]
+        return "\n".join([f"**{self.job.name}** on {self.state.platform.name}", "", *lines])
+
+
+def sentence(name: str, found: Ratio) -> str:
+    """What a ratio says, without claiming more than its interval does."""
+    if found.same:
+        return f"the winner is {name}: 1.00x, nothing to gain was found"
+    if found.ratio is None:
+        return f"against {name}: no pair of trials ran, so there is no ratio"
+    text = f"{found.ratio:.2f}x of {name}"
+    if found.low is None or found.high is None:
+        return f"{text} (one pair, no interval)"
+    text += f" ({found.low:.2f} to {found.high:.2f}, 95 % of {found.pairs} pairs)"
+    if found.low > 1:
+        return text
+    if found.high < 1:
+        return f"{text}: slower; keep the defaults"
+    return f"{text}: no difference is shown"
+
+
+def launch_script(platform: Platform, knobs: Knobs, files: list[str]) -> str:
+    """A shell script that starts a user's own training script under the winning configuration."""
+    environment = {"OMP_NUM_THREADS": str(knobs.threads_per_rank or 1), **knobs.environment()}
+    if platform.backend == "gloo":
+        environment["DS_ACCELERATOR"] = "cpu"
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    torchrun = f"exec torchrun --nproc_per_node {platform.devices_per_node}"
+    if platform.nodes > 1:
+        torchrun += (
+            f' --nnodes {platform.nodes} --node_rank "${{NODE_RANK:?}}"'
+            ' --master_addr "${MASTER_ADDR:?}" --master_port "${MASTER_PORT:-29500}"'
+        )
+    told = {name: getattr(knobs, name) for name in IN_YOUR_SCRIPT}
+    yours = [f"#   {name}: {value}" for name, value in told.items() if value is not None]
+    lines = [
+        "#!/bin/sh",
+        f"# Trains your script with the configuration that pretune found on {platform.name}:",
+        f"#   ./launch.sh train.py --deepspeed_config {' '.join(files)}",
+        "# In the script: deepspeed.initialize(config=...) with that file, and from the model's own settings:",
+        *yours,
+    ]
+    if platform.nodes > 1:
+        lines.append("# Run it on every node, with NODE_RANK (0, 1, ...) and MASTER_ADDR (node 0) set.")
+    return "\n".join([*lines, *exports, f'{torchrun} "$@"', ""])

@@ -1,0 +1,170 @@
+"""A campaign: many trials spread over the space, recorded as history for the clusters to come."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from pretune.datasets.knobs import Knobs
+from pretune.datasets.store import TrialStore
+from pretune.datasets.trial import Trial, TrialSpec
+from pretune.errors import InputError
+from pretune.mlflow_config.base import Tracker
+from pretune.tuner.job import JobSpec
+from pretune.tuner.runner import GuardedTracker, TrialRunner, Watcher
+from pretune.tuner.session import Opened, open_session
+from pretune.tuner.space import Candidates
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How the control configuration's throughput moved while the campaign ran.
+
+    ``spread``: standard deviation over mean of its trials; ``trend``: its last third over
+    its first third. Both 0 or 1 when nothing moved; None with fewer than three controls.
+    """
+
+    controls: int
+    spread: float | None
+    trend: float | None
+
+
+@dataclass(frozen=True)
+class CampaignAnswer:
+    """What a campaign recorded: where, how many of each status, and how much the platform drifted."""
+
+    session_id: str
+    store: str
+    statuses: dict[str, int]
+    drift: Drift
+
+
+class Campaign:
+    """Records ``trials`` configurations of ``job``'s space in ``out``, in random order.
+
+    The configurations fill the space evenly (see :func:`spread_over`) and depend on the
+    space and the job's seed alone, so that campaigns on several platforms try the same
+    ones. The default configuration is the control: it comes first, and again after every
+    ``control_every`` trials. Started again, a campaign goes on where it was.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        out: str | Path,
+        trials: int,
+        tracker: Tracker,
+        watcher: Watcher | None = None,
+        control_every: int = 12,
+    ) -> None:
+        if trials < 1 or control_every < 1:
+            raise InputError("campaign: trials and control_every must be at least 1")
+        self.job, self.out, self.trials, self.control_every = job, Path(out), trials, control_every
+        self.tracker, self.watcher = tracker, watcher or Watcher()
+
+    def run(self) -> CampaignAnswer:
+        """Run what is left of the campaign. Raises :class:`InputError` when ``out`` holds another job."""
+        store, runs = TrialStore(self.out / "trials"), self.out / "runs"
+        tracker = GuardedTracker(self.tracker, self.watcher, f"Later: pretune sync {self.out}")
+        with open_session(self.job, self.out, self.watcher) as opened:
+            plan = self._plan(opened)
+            tracker.session_begun(
+                opened.state.id,
+                self.job.name,
+                {"kind": "campaign", "trials": len(plan), "seed": self.job.seed},
+            )
+            runner = TrialRunner(opened.launcher, store, runs, tracker, self.watcher)
+            for number, spec in enumerate(plan):
+                self.watcher.expect(len(plan) - number)
+                runner.run(spec.trial_id, lambda spec=spec: (spec, None))  # type: ignore[misc]
+        answer = self._answer(opened, list(runner.stored.values()))
+        tracker.session_ended(opened.state.id, {"trials": float(len(plan))}, [], f"Campaign: {answer.drift}")
+        return answer
+
+    def _plan(self, opened: Opened) -> list[TrialSpec]:
+        platform, session_id = opened.state.platform, opened.state.id
+        candidates = self.job.candidates(platform)
+        rows = spread_over(candidates, self.trials, self.job.seed)
+        order = np.random.default_rng(self.job.seed).permutation(rows)
+        control = self.job.default_knobs(platform)
+        turns: list[tuple[str, Knobs]] = []
+        for number, row in enumerate(order):
+            if number % self.control_every == 0:
+                turns.append(("control", control))
+            turns.append(("history", candidates.knobs[row]))
+        turns.append(("control", control))
+        return [
+            TrialSpec(
+                trial_id=f"{session_id}-{number:04d}",
+                session_id=session_id,
+                purpose=purpose,  # type: ignore[arg-type]
+                workload=candidates.workload,
+                platform=platform,
+                framework=self.job.framework,
+                knobs=knobs,
+                seed=self.job.seed,
+                measure=self.job.measure,
+            )
+            for number, (purpose, knobs) in enumerate(turns)
+        ]
+
+    def _answer(self, opened: Opened, trials: list[Trial]) -> CampaignAnswer:
+        statuses: dict[str, int] = {}
+        for trial in trials:
+            statuses[trial.status] = statuses.get(trial.status, 0) + 1
+        return CampaignAnswer(opened.state.id, str(self.out / "trials"), statuses, drift(trials))
+
+
+def drift(trials: list[Trial]) -> Drift:
+    """The drift that the control trials among ``trials`` show."""
+    controls = sorted((t for t in trials if t.purpose == "control" and t.ok), key=lambda t: t.created_at)
+    speeds = [t.tokens_per_s for t in controls if t.tokens_per_s]
+    if len(speeds) < 3:
+        return Drift(len(speeds), None, None)
+    third = len(speeds) // 3
+    trend = statistics.mean(speeds[-third:]) / statistics.mean(speeds[:third])
+    return Drift(len(speeds), statistics.stdev(speeds) / statistics.mean(speeds), trend)
+
+
+def spread_over(candidates: Candidates, n: int, seed: int) -> list[int]:
+    """n different rows of ``candidates`` that fill the space evenly: Sobol points, each to its nearest row.
+
+    Distance is over the knobs that vary: numbers by the rank of their value, scaled to 1,
+    anything else by whether it differs. Raises :class:`InputError` when there are fewer rows.
+    """
+    from scipy.stats import qmc
+
+    if n > len(candidates):
+        raise InputError(f"campaign: {n} trials, but the space has {len(candidates)} configurations")
+    columns = [c for c in candidates.frame.columns if c.startswith("knob.")]
+    varying = candidates.frame.select(c for c in columns if candidates.frame[c].n_unique() > 1)
+    ranks = [_ranks(varying[column]) for column in varying.columns]
+    if not ranks:
+        return list(range(n))
+    points = qmc.Sobol(len(ranks), seed=seed).random_base2(max(1, int(np.ceil(np.log2(n)))))[:n]
+    free, rows = np.ones(len(candidates), dtype=bool), []
+    for point in points:
+        gap = sum(_gap(values, categorical, u) for (values, categorical), u in zip(ranks, point, strict=True))
+        row = int(np.argmin(np.where(free, gap, np.inf)))
+        free[row] = False
+        rows.append(row)
+    return rows
+
+
+def _ranks(column: pl.Series) -> tuple[Any, bool]:
+    """(n,) rank of each value among the distinct ones, and whether ranks mean nothing but identity."""
+    values = column.unique().sort()
+    lookup = {value: rank for rank, value in enumerate(values)}
+    return np.array([lookup[value] for value in column]), not column.dtype.is_numeric()
+
+
+def _gap(ranks: Any, categorical: bool, u: float) -> Any:
+    """(n,) distance of each row's rank to the value that the Sobol coordinate ``u`` in [0, 1) falls on."""
+    count = int(ranks.max()) + 1
+    wanted = min(int(u * count), count - 1)
+    return (ranks != wanted).astype(float) if categorical else np.abs(ranks - wanted) / max(count - 1, 1)

@@ -1,0 +1,201 @@
+"""The job: one YAML file that says what to tune, where, from which history, within which budget."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import polars as pl
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from pretune.datasets.frameworks import framework as find_framework
+from pretune.datasets.knobs import Knobs, KnobValue
+from pretune.datasets.platform import Platform
+from pretune.datasets.spec import Spec, read_yaml
+from pretune.datasets.store import TrialStore
+from pretune.datasets.trial import Measure
+from pretune.datasets.workload import ModelSpec, Precision, Workload
+from pretune.errors import InputError
+from pretune.tuner.space import Candidates, Space
+
+
+class Budget(Spec):
+    """When the search ends: after so many trials, or when so many minutes of searching are over.
+
+    Failed trials count. The trials that compare the winner with the defaults come on top.
+    """
+
+    trials: PositiveInt | None = None
+    minutes: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if self.trials is None and self.minutes is None:
+            raise ValueError("give trials, minutes, or both")
+        return self
+
+
+class History(Spec):
+    """Trials of other platforms: a store's folder, ``shipped`` (with pretune), or ``none``."""
+
+    path: str = "shipped"
+    exclude_platforms: list[str] = []
+
+
+class JobSpec(Spec):
+    """What ``pretune tune`` reads. Paths inside are relative to the job's file.
+
+    ``model``: a preset's name, the fields of a ModelSpec, or ``huggingface: config.json``.
+    ``platform``: ``auto`` (this machine), a YAML file, or the fields of a Platform.
+    ``launcher``: ``local: {devices: 2}``, ``hosts: [...]``, or ``replay: STORE``.
+    ``space``, ``constraints``, ``allow_numerics``: see :class:`~pretune.tuner.space.Space`.
+    ``default``: knobs that make up the configuration to compare with, where it is not the
+    framework's own. ``verify_pairs``: how often winner and defaults are run again, in turn.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    model: ModelSpec
+    sequence_length: PositiveInt
+    global_batch_tokens: PositiveInt
+    precision: Precision = "bf16"
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    framework: str = "deepspeed"
+    platform: Literal["auto"] | Platform = "auto"
+    launcher: dict[str, Any] = {"local": {}}
+    space: dict[str, list[KnobValue] | KnobValue]
+    constraints: list[str] = []
+    allow_numerics: bool = False
+    default: Knobs = Knobs()
+    budget: Budget = Budget(trials=20)
+    history: History = History()
+    strategy: Literal["transfer", "source-order", "random"] = "transfer"
+    seed: int = 0
+    measure: Measure = Measure()
+    verify_pairs: int = Field(default=5, ge=2)
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Self:
+        """Read a job, and the files it names. Raises :class:`InputError` naming file and field."""
+        data = read_yaml(path)
+        if not isinstance(data, dict):
+            raise InputError(f"{path}: is no mapping of fields; see examples/quickstart.yaml")
+        data = {"name": Path(path).stem, **data}
+        folder = Path(path).parent
+        for field, load in _LOADERS.items():
+            if field in data:
+                data[field] = load(data[field], folder, f"{path}: {field}")
+        job = cls.from_mapping(data, str(path))
+        find_framework(job.framework)
+        job.workload(str(path))
+        return job
+
+    def changed(
+        self,
+        trials: int | None = None,
+        minutes: float | None = None,
+        history: str | None = None,
+        strategy: str | None = None,
+        seed: int | None = None,
+    ) -> Self:
+        """The same job with what the command line says; None leaves a field as it is."""
+        asked = {"trials": trials, "minutes": minutes}
+        budget = self.budget.model_dump() | {name: n for name, n in asked.items() if n is not None}
+        history_ = self.history.model_dump() | ({} if history is None else {"path": history})
+        updates = {"budget": budget, "history": history_, "strategy": strategy, "seed": seed}
+        given = {name: value for name, value in updates.items() if value is not None}
+        return self.from_mapping(self.model_dump() | given, "command line")
+
+    def workload(self, where: str = "job") -> Workload:
+        """Model, batch and numerics. Raises :class:`InputError` when they do not fit together."""
+        data = {name: getattr(self, name) for name in Workload.model_fields}
+        return Workload.from_mapping(data, where)
+
+    def candidates(self, platform: Platform) -> Candidates:
+        """The space on ``platform``, enumerated."""
+        given = {"knobs": self.space, "constraints": self.constraints, "allow_numerics": self.allow_numerics}
+        space = Space.from_mapping(given, f"job {self.name}: space")
+        return space.candidates(self.workload(), platform, self.framework, f"job {self.name}: space")
+
+    def default_knobs(self, platform: Platform) -> Knobs:
+        """The configuration to beat: the framework's own, or the job's ``default``, resolved."""
+        declared = find_framework(self.framework)
+        if not self.default.settings():
+            return declared.default_knobs(self.workload(), platform)
+        return declared.resolve(
+            self.workload(), platform, Knobs(**{"micro_batch": 1} | self.default.settings())
+        )
+
+    def digest(self) -> str:
+        """Changes with everything that decides which trials are run; not with how many."""
+        data = self.model_dump(mode="json", exclude={"budget", "verify_pairs"})
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+
+    def history_frame(self) -> pl.DataFrame:
+        """The trials to learn from, in the store's columns, without the excluded platforms.
+
+        Raises :class:`InputError` when the folder holds no trials or a platform is unknown.
+        """
+        if self.history.path == "none":
+            return TrialStore("").frame().clear()
+        return read_history(self.history.path, self.history.exclude_platforms)
+
+
+def read_history(path: str | Path, exclude_platforms: list[str] | None = None) -> pl.DataFrame:
+    """The trials of a store's folder, or of the one that ships (``shipped``)."""
+    root = shipped_history() if str(path) == "shipped" else Path(path)
+    frame = TrialStore(root).frame()
+    if frame.is_empty():
+        raise InputError(f"history {path}: holds no trials; name a folder with platform=*/*.parquet")
+    known = frame["platform.name"].unique().sort().to_list()
+    for name in exclude_platforms or []:
+        if name not in known:
+            raise InputError(f"history {path}: exclude_platforms: {name!r} is not in it; known: {known}")
+    return frame.filter(~pl.col("platform.name").is_in(exclude_platforms or []))
+
+
+def shipped_history() -> Path:
+    """The folder of the history that comes with pretune."""
+    return Path(str(resources.files("pretune.datasets"))) / "history"
+
+
+def _model(value: Any, folder: Path, where: str) -> ModelSpec:
+    if isinstance(value, str):
+        from pretune.datasets.presets import model
+
+        return model(value)
+    if isinstance(value, dict) and set(value) == {"huggingface"}:
+        return ModelSpec.from_huggingface(folder / value["huggingface"])
+    return ModelSpec.from_mapping(value, where)
+
+
+def _platform(value: Any, folder: Path, where: str) -> Any:
+    if value == "auto":
+        return value
+    if isinstance(value, str):
+        return Platform.from_yaml(folder / value)
+    return Platform.from_mapping(value, where)
+
+
+def _history(value: Any, folder: Path, where: str) -> History:
+    history = History.from_mapping({"path": value} if isinstance(value, str) else value, where)
+    if history.path in ("shipped", "none"):
+        return history
+    return history.model_copy(update={"path": str(folder / history.path)})
+
+
+def _launcher(value: Any, folder: Path, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: is no mapping; give one such as local: {{devices: 2}}")
+    return value | {"replay": str(folder / value["replay"])} if "replay" in value else value
+
+
+_LOADERS: dict[str, Callable[[Any, Path, str], Any]] = {
+    "model": _model,
+    "platform": _platform,
+    "history": _history,
+    "launcher": _launcher,
+}

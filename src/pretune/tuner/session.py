@@ -1,0 +1,205 @@
+"""A tuning session: search within a budget, compare the winner with the defaults, answer. Resumable."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pretune.collector.evidence import read_json, write_json
+from pretune.collector.launchers import launcher_for
+from pretune.collector.launchers.base import Launcher
+from pretune.datasets.knobs import Knobs
+from pretune.datasets.platform import Platform
+from pretune.datasets.spec import Spec
+from pretune.datasets.store import TrialStore
+from pretune.datasets.trial import Trial, TrialSpec
+from pretune.errors import InputError
+from pretune.mlflow_config.base import Tracker
+from pretune.tuner.answer import Answer
+from pretune.tuner.job import JobSpec
+from pretune.tuner.runner import GuardedTracker, TrialRunner, Watcher
+from pretune.tuner.tuner import Predicted, Tuner
+from pretune.tuner.verify import Comparison, compare
+
+MOST_TRIALS = 10_000  # where only minutes bound the search
+
+
+class SessionState(Spec):
+    """``session.json``: who the session is. What it did is in the store."""
+
+    id: str
+    seed: int
+    job_digest: str
+    created_at: datetime
+    platform: Platform
+    mlflow_run_id: str | None = None
+
+
+class TuningSession:
+    """Runs ``job`` in the folder ``out``, or goes on with what was begun there.
+
+    ``out/session.json`` is the identity, ``out/trials/`` the store and the only state,
+    ``out/runs/<trial_id>/`` the files of each trial. The budget bounds the search; the
+    comparison with the defaults, ``verify_pairs`` rounds of it, comes on top.
+    """
+
+    def __init__(
+        self, job: JobSpec, out: str | Path, tracker: Tracker, watcher: Watcher | None = None
+    ) -> None:
+        self.job, self.out = job, Path(out)
+        self.watcher = watcher or Watcher()
+        self.store, self.runs = TrialStore(self.out / "trials"), self.out / "runs"
+        remedy = f"Later: pretune sync {self.out}"
+        self.tracker = GuardedTracker(tracker, self.watcher, remedy)
+
+    def run(self) -> Answer:
+        """Search, compare, write the files. Raises :class:`InputError` when ``out`` holds another job."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        history = self.job.history_frame()
+        with only_one(self.out), open_launcher(self.job, self.runs) as launcher:
+            self.state = self._opened(launcher)
+            platform = self.state.platform
+            self.candidates = self.job.candidates(platform)
+            default = self.job.default_knobs(platform)
+            self._begin_tracking()
+            self.runner = TrialRunner(launcher, self.store, self.runs, self.tracker, self.watcher)
+            tuner = Tuner(self.candidates, history, self.job.strategy, self.job.seed)
+            self._search(tuner)
+            comparison = self._compare(tuner, default)
+        answer = Answer(self.job, self.state, self.out, tuner.trials, comparison, self.candidates.dropped)
+        files = answer.write()
+        self.tracker.session_ended(self.state.id, answer.metrics(), files, answer.markdown())
+        return answer
+
+    def _opened(self, launcher: Launcher) -> SessionState:
+        """The session that ``out`` holds, else a new one."""
+        path = self.out / "session.json"
+        found = read_json(path)
+        if found is None:
+            platform = find_platform(self.job, launcher)
+            session_id = f"{self.job.name}-{uuid.uuid4().hex[:8]}"
+            now = datetime.now(UTC)
+            state = SessionState(
+                id=session_id,
+                seed=self.job.seed,
+                job_digest=self.job.digest(),
+                created_at=now,
+                platform=platform,
+            )
+            write_json(path, state.model_dump(mode="json"))
+            return state
+        state = SessionState.from_mapping(found, str(path))
+        if state.job_digest != self.job.digest():
+            raise InputError(
+                f"{path}: job_digest: holds a session of another job (only budget and verify_pairs may "
+                "change between runs); name another folder with --out"
+            )
+        self.watcher.note(f"going on with session {state.id} in {self.out}")
+        return state
+
+    def _begin_tracking(self) -> None:
+        params = {
+            "workload": self.job.workload().name,
+            "platform": self.state.platform.name,
+            "framework": self.job.framework,
+            "strategy": self.job.strategy,
+            "seed": self.job.seed,
+            "candidates": len(self.candidates),
+        }
+        run_id = self.tracker.session_begun(self.state.id, self.job.name, params)
+        if run_id and run_id != self.state.mlflow_run_id:
+            self.state = self.state.model_copy(update={"mlflow_run_id": run_id})
+            write_json(self.out / "session.json", self.state.model_dump(mode="json"))
+
+    # -- the two phases -----------------------------------------------------------
+    def _search(self, tuner: Tuner) -> None:
+        budget = self.job.budget
+        spent_s = sum(t.wall_s or 0.0 for t in self.runner.stored.values() if t.purpose == "search")
+        deadline = time.monotonic() + budget.minutes * 60 - spent_s if budget.minutes else math.inf
+        most = min(budget.trials or MOST_TRIALS, len(self.candidates))
+        for number in range(most):
+            trial_id = f"{self.state.id}-t{number:03d}"
+            if trial_id not in self.runner.stored and time.monotonic() >= deadline:
+                break
+            self._expect(most - number if budget.trials else None, deadline)
+
+            def propose(trial_id: str = trial_id) -> tuple[TrialSpec, Predicted | None]:
+                proposal = tuner.ask()[0]
+                return self._sheet(trial_id, "search", proposal.knobs), proposal.predicted
+
+            if self.runner.run(trial_id, propose, tuner.tell, deadline) is None:
+                break
+
+    def _expect(self, searches: int | None, deadline: float) -> None:
+        more = None if searches is None else searches + 3 * self.job.verify_pairs + 1
+        self.watcher.expect(more, None if math.isinf(deadline) else deadline - time.monotonic())
+
+    def _compare(self, tuner: Tuner, default: Knobs) -> Comparison | None:
+        best = tuner.best()
+        if best is None:
+            return None
+        left = 3 * self.job.verify_pairs + 1
+
+        def run(suffix: str, purpose: str, knobs: Knobs) -> Trial | None:
+            nonlocal left
+            self.watcher.expect(left)
+            left -= 1
+            trial_id = f"{self.state.id}-{suffix}"
+            return self.runner.run(trial_id, lambda: (self._sheet(trial_id, purpose, knobs), None))
+
+        workload, platform = self.candidates.workload, self.candidates.platform
+        pairs = self.job.verify_pairs
+        return compare(best.knobs, default, workload, platform, self.job.framework, tuner.trials, pairs, run)
+
+    def _sheet(self, trial_id: str, purpose: Any, knobs: Knobs) -> TrialSpec:
+        return TrialSpec(
+            trial_id=trial_id,
+            session_id=self.state.id,
+            purpose=purpose,
+            workload=self.candidates.workload,
+            platform=self.candidates.platform,
+            framework=self.job.framework,
+            knobs=knobs,
+            seed=self.job.seed,
+            measure=self.job.measure,
+        )
+
+
+def open_launcher(job: JobSpec, folder: Path) -> Launcher:
+    """The job's launcher, for the backend of its platform or, with ``auto``, of this machine."""
+    from pretune.collector.detect import detect_backend
+
+    backend = detect_backend() if job.platform == "auto" else job.platform.backend
+    return launcher_for(job.launcher, folder, backend)
+
+
+def find_platform(job: JobSpec, launcher: Launcher) -> Platform:
+    """The job's platform; with ``auto``, what ``launcher`` reaches, probed (seconds)."""
+    from pretune.collector.detect import detect_platform
+    from pretune.collector.launchers.hosts import HostsLauncher
+
+    if job.platform != "auto":
+        return job.platform
+    if not isinstance(launcher, HostsLauncher):
+        raise InputError(f"job {job.name}: platform: auto needs launcher local or hosts; name the platform")
+    return detect_platform(launcher)
+
+
+@contextmanager
+def only_one(out: Path) -> Iterator[None]:
+    """Hold ``out`` against a second session; the kernel lets go when this process ends, however it ends."""
+    with (out / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"--out {out}: another session is running there; wait, or name another"
+            ) from None
+        yield

@@ -1,0 +1,57 @@
+"""What other platforms learned, corrected by the trials here: expected improvement x chance to run."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from scipy.stats import norm
+
+from pretune.datasets.schema import to_table
+from pretune.datasets.trial import Trial
+from pretune.model.base import INTERVAL, Array, Prediction
+from pretune.tuner.strategies.base import Strategy
+
+
+class TransferStrategy(Strategy):
+    """Fits :class:`~pretune.model.TransferSurrogate` on history and trials, again after each tell.
+
+    Until a trial ran, the highest mean x chance to run is chosen: the first trial is to be
+    a good one, since no trial is there to improve on.
+    """
+
+    def __init__(self, candidates: pl.DataFrame, history: pl.DataFrame, seed: int = 0) -> None:
+        super().__init__(candidates, history, seed)
+        self._prediction: Prediction | None = None
+
+    def tell(self, row: int, trial: Trial) -> None:
+        super().tell(row, trial)
+        self._prediction = None
+
+    def choose(self) -> int:
+        believed = self.predict()
+        ran = [trial.tokens_per_s_per_device for trial in self.told if trial.tokens_per_s_per_device]
+        gain = expected_improvement(believed, float(np.log(max(ran)))) if ran else believed.mean
+        worth = np.where(self.open, gain * believed.chance_to_run, -np.inf)
+        return int(np.argmax(worth))
+
+    def predict(self) -> Prediction:
+        if self._prediction is None:
+            from pretune.model import TransferSurrogate
+
+            told = pl.DataFrame(to_table(self.told))
+            trials = pl.concat([self.history, told], how="diagonal_relaxed")
+            self._prediction = TransferSurrogate(seed=self.seed).fit(trials).predict(self.candidates)
+        return self._prediction
+
+
+def expected_improvement(believed: Prediction, log_best: float) -> Array:
+    """(n,) expected gain in log throughput over ``log_best`` under a normal belief.
+
+    Jones, Schonlau and Welch 1998 (doi 10.1023/A:1008306431147), eq. 15, for a maximum. The
+    standard deviation is read off the interval.
+    """
+    width = np.log(believed.high) - np.log(believed.low)
+    deviation = np.maximum(width / (2 * norm.ppf(0.5 + INTERVAL / 2)), 1e-9)
+    z = (believed.log_mean - log_best) / deviation
+    improvement: Array = deviation * (z * norm.cdf(z) + norm.pdf(z))
+    return improvement

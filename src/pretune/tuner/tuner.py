@@ -1,0 +1,103 @@
+"""Ask and tell: what to try next, and what became of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from pretune.datasets.knobs import Knobs
+from pretune.datasets.schema import to_table
+from pretune.datasets.trial import Trial
+from pretune.model.base import Prediction
+from pretune.tuner.space import Candidates
+from pretune.tuner.strategies import strategy as find_strategy
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What was believed of one configuration before it ran: tokens/s per device, with a 90 % interval.
+
+    ``out_of_domain`` says why it lies outside what was learned; None where it does not.
+    """
+
+    tokens_per_s_per_device: float
+    low: float
+    high: float
+    chance_to_run: float
+    out_of_domain: str | None = None
+
+    def asdict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A configuration to try next; ``predicted`` is None where the strategy has no model."""
+
+    knobs: Knobs
+    predicted: Predicted | None
+
+
+class Tuner:
+    """Chooses among ``candidates``, helped by ``history``; knows nothing of launchers or storage.
+
+    ``history`` is a frame in the store's columns (:meth:`TrialStore.frame`), failed trials
+    included. The same seed and the same tells give the same proposals.
+    """
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        history: pl.DataFrame | None = None,
+        strategy: str = "transfer",
+        seed: int = 0,
+    ) -> None:
+        self.candidates = candidates
+        empty = pl.DataFrame(to_table([]))
+        self.strategy = find_strategy(strategy)(candidates.frame, empty if history is None else history, seed)
+        self.trials: list[Trial] = []
+
+    def ask(self, n: int = 1) -> list[Proposal]:
+        """Up to n configurations never asked or told before, the most promising first."""
+        rows = self.strategy.ask(n)
+        believed = self.strategy.predict()
+        return [Proposal(self.candidates.knobs[row], predicted(believed, row)) for row in rows]
+
+    def tell(self, trial: Trial) -> None:
+        """Learn from a trial; one whose knobs are not among the candidates is only remembered."""
+        self.trials.append(trial)
+        row = self.candidates.row_of(trial.knobs)
+        if row is not None:
+            self.strategy.tell(row, trial)
+
+    def best(self) -> Trial | None:
+        """The fastest trial that ran; None while none did."""
+        return fastest(self.trials)
+
+    def ranking(self, top: int | None = None) -> list[Proposal]:
+        """The candidates by predicted throughput x chance to run; [] where the strategy has no model."""
+        believed = self.strategy.predict()
+        if believed is None:
+            return []
+        order = np.argsort(-believed.mean * believed.chance_to_run, kind="stable")[:top]
+        return [Proposal(self.candidates.knobs[row], predicted(believed, int(row))) for row in order]
+
+
+def fastest(trials: Iterable[Trial]) -> Trial | None:
+    """The trial with the most tokens per second and device among those that ran."""
+    ran = [trial for trial in trials if trial.ok and trial.tokens_per_s_per_device]
+    return max(ran, key=lambda trial: trial.tokens_per_s_per_device or -math.inf, default=None)
+
+
+def predicted(believed: Prediction | None, row: int) -> Predicted | None:
+    """One row of a prediction, in plain floats."""
+    if believed is None:
+        return None
+    columns = (believed.mean, believed.low, believed.high, believed.chance_to_run)
+    outside = believed.out_of_domain[row] if believed.out_of_domain else None
+    return Predicted(*(float(column[row]) for column in columns), outside)

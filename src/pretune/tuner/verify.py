@@ -1,0 +1,165 @@
+"""Is the winner really faster? It and the defaults are run again in turn, and compared pair by pair."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from pretune.datasets.frameworks import framework as find_framework
+from pretune.datasets.knobs import Knobs
+from pretune.datasets.platform import Platform
+from pretune.datasets.trial import Trial
+from pretune.datasets.workload import Workload
+from pretune.tuner.space import Key, key
+
+CONFIDENCE = 0.95
+
+RunOne = Callable[[str, str, Knobs], Trial | None]  # suffix of the trial's id, purpose, knobs
+
+
+@dataclass
+class Measured:
+    """One configuration with the trials that were run to compare it."""
+
+    knobs: Knobs
+    trials: list[Trial] = field(default_factory=list)
+
+    def asdict(self) -> dict[str, Any]:
+        """Mean tokens/s per device over the trials that ran, and their standard deviation (``spread``)."""
+        speeds = [speed(trial) for trial in self.trials if trial.ok]
+        return {
+            "knobs": self.knobs.settings(),
+            "tokens_per_s_per_device": float(np.mean(speeds)) if speeds else None,
+            "spread": float(np.std(speeds, ddof=1)) if len(speeds) > 1 else None,
+            "trials": len(self.trials),
+            "failed": [trial.cause for trial in self.trials if not trial.ok],
+        }
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Throughput of the winner over another's, from ``pairs`` run side by side.
+
+    ``ratio`` is the geometric mean; ``low`` to ``high`` a 95 % t-interval of the mean log
+    ratio. With ``same``, both are one configuration, and the ratio is 1 without measuring.
+    """
+
+    ratio: float | None
+    low: float | None
+    high: float | None
+    pairs: int
+    same: bool = False
+
+    def asdict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass
+class Comparison:
+    """The winner against the stock defaults and against the careful user's defaults."""
+
+    best: Measured
+    default: Measured
+    careful: Measured | None
+    probes: list[Trial]  # the trials that found the largest micro batch
+
+    @property
+    def speedup(self) -> dict[str, Ratio | None]:
+        return {
+            "default": ratio(self.best, self.default),
+            "careful": ratio(self.best, self.careful) if self.careful else None,
+        }
+
+
+def compare(
+    best: Knobs,
+    default: Knobs,
+    workload: Workload,
+    platform: Platform,
+    framework: str,
+    searched: Iterable[Trial],
+    pairs: int,
+    run: RunOne,
+) -> Comparison:
+    """Run ``pairs`` rounds of the distinct configurations, their order rotated by one each round."""
+    probes: list[Trial] = []
+    careful = largest_that_fits(micro_batches(default, workload, platform, framework), searched, run, probes)
+    roles = {"winner": best, "default": default} | ({"careful": careful} if careful else {})
+    distinct: dict[Key, tuple[str, Measured]] = {}
+    for role, knobs in roles.items():
+        distinct.setdefault(key(knobs), (role, Measured(knobs)))
+    for number, turn in rounds(list(distinct.values()), pairs):
+        for role, measured in turn:
+            trial = run(f"v{number:02d}-{role}", "verify", measured.knobs)
+            if trial is not None:
+                measured.trials.append(trial)
+    found = {role: distinct[key(knobs)][1] for role, knobs in roles.items()}
+    return Comparison(found["winner"], found["default"], found.get("careful"), probes)
+
+
+def rounds(entries: list[Any], count: int) -> Iterator[tuple[int, list[Any]]]:
+    """``count`` rounds; each begins one entry later, so that none always runs first."""
+    for number in range(count):
+        start = number % len(entries)
+        yield number, entries[start:] + entries[:start]
+
+
+def micro_batches(default: Knobs, workload: Workload, platform: Platform, framework: str) -> Iterator[Knobs]:
+    """The default configuration with every legal micro batch, the largest first."""
+    declared = find_framework(framework)
+    kept = {name: value for name, value in default.settings().items() if name != "accumulation"}
+    for micro_batch in range(workload.global_batch_sequences, 0, -1):
+        knobs = Knobs(**{**kept, "micro_batch": micro_batch})
+        if not declared.problems(workload, platform, knobs):
+            yield declared.filled(workload, platform, knobs)
+
+
+def largest_that_fits(
+    configurations: Iterable[Knobs], searched: Iterable[Trial], run: RunOne, probes: list[Trial]
+) -> Knobs | None:
+    """The first configuration that runs; what the search tried already is not tried again.
+
+    Appends the trials that it took to ``probes``. None when nothing runs.
+    """
+    known: Mapping[Key, bool] = {key(trial.knobs): trial.ok for trial in searched}
+    for knobs in configurations:
+        runs = known.get(key(knobs))
+        if runs is None:
+            trial = run(f"c{knobs.micro_batch}", "default", knobs)
+            if trial is None:
+                return None
+            probes.append(trial)
+            runs = trial.ok
+        if runs:
+            return knobs
+    return None
+
+
+def ratio(best: Measured, other: Measured) -> Ratio:
+    """The winner over ``other``, from the rounds in which both ran."""
+    if other is best:
+        return Ratio(1.0, 1.0, 1.0, len(best.trials), same=True)
+    logs = [
+        math.log(speed(mine) / speed(theirs))
+        for mine, theirs in zip(best.trials, other.trials, strict=False)
+        if mine.ok and theirs.ok
+    ]
+    if not logs:
+        return Ratio(None, None, None, 0)
+    mean = float(np.mean(logs))
+    if len(logs) == 1:
+        return Ratio(math.exp(mean), None, None, 1)
+    error = float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
+    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(logs) - 1)) * error
+    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))
+
+
+def speed(trial: Trial) -> float:
+    """tokens_per_s_per_device of a trial that ran."""
+    assert trial.tokens_per_s_per_device is not None
+    return trial.tokens_per_s_per_device
