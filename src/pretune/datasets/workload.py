@@ -90,13 +90,13 @@ class ModelSpec(Spec):
 
     @property
     def weight_sizes(self) -> list[int]:
-        """Elements of each weight tensor in the order of the forward pass, one tensor per matrix."""
+        """Elements of each weight in forward order, as the trial program builds it: Q, K and V are one."""
         embedding = self.vocabulary * self.hidden_size
-        key = self.hidden_size * self.kv_heads * self.head_size
+        qkv = self.hidden_size * (self.heads + 2 * self.kv_heads) * self.head_size
         norm = [self.hidden_size] * (2 if self.norm == "layernorm" else 1)
         router = [self.hidden_size * self.experts] if self.experts else []
         mlp = [self.hidden_size * self.ffn_size] * (3 if self.gated_mlp else 2) * max(self.experts, 1)
-        layer = [*norm, self.hidden_size**2, key, key, self.hidden_size**2, *norm, *router, *mlp]
+        layer = [*norm, qkv, self.hidden_size**2, *norm, *router, *mlp]
         positions = [self.max_positions * self.hidden_size] if self.positions == "learned" else []
         head = [] if self.tied_embeddings else [embedding]
         return [embedding, *positions, *(layer * self.layers), *norm, *head]

@@ -107,7 +107,7 @@ class DeepSpeed(Framework):
         derived["torch_adam"] = platform.backend == "gloo"
         return self.with_defaults(knobs, derived)
 
-    def files(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:  # noqa: ARG002
+    def files(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:
         """``ds_config.json``, as ``deepspeed.initialize(config=...)`` takes it."""
         return {"ds_config.json": json.dumps(self.config(workload, knobs), indent=2) + "\n"}
 
@@ -129,7 +129,7 @@ class DeepSpeed(Framework):
             config["zero_allow_untested_optimizer"] = True
         return config
 
-    def collectives(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Collective]:  # noqa: ARG002
+    def collectives(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Collective]:
         """What one optimizer step issues; see :mod:`pretune.datasets.frameworks.zero`."""
         return zero.collectives(workload, knobs)
 

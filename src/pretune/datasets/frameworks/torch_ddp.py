@@ -53,12 +53,12 @@ class TorchDDP(Framework):
         derived["precision"] = knobs.precision or workload.precision
         return self.with_defaults(knobs, derived)
 
-    def files(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:  # noqa: ARG002
+    def files(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:
         """``ddp.json``: the keyword arguments of DistributedDataParallel."""
         arguments = {"bucket_cap_mb": knobs.settings()["ddp_bucket_mb"], "gradient_as_bucket_view": True}
         return {"ddp.json": json.dumps(arguments, indent=2) + "\n"}
 
-    def collectives(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Collective]:  # noqa: ARG002
+    def collectives(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Collective]:
         """One whole all-reduce of the gradients, in buckets (Li et al., VLDB 2020, sec. 3.2).
 
         DDP makes its first bucket 1 MiB, so that communication starts early.
