@@ -28,9 +28,7 @@ def make_trial() -> Callable[..., Trial]:
             "session_id": "s1",
             "workload": Workload(model=MODEL, sequence_length=64, global_batch_tokens=1024, precision="fp32"),
             "platform": Platform(name="two-ranks", accelerator=Accelerator(name="cpu"), devices_per_node=2),
-            "knobs": Knobs(
-                **{"micro_batch": 4, "accumulation": 2, "dp": 2, "zero_stage": 1, **(knobs or {})}
-            ),
+            "knobs": Knobs(**{**legal, **(knobs or {})}),
             "created_at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
             "status": Status(status),
             "wall_s": 12.0,

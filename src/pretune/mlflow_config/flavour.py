@@ -88,9 +88,9 @@ def signature() -> ModelSignature:
 
 def input_columns() -> dict[str, pa.DataType]:
     """Name -> Arrow type of the columns that a prediction may read."""
-    known = {field.name: field.type for field in core_schema() if "." in field.name}
-    known = {name: kind for name, kind in known.items() if not name.startswith("measure.")}
-    return {**known, **knob_types()}
+    core = {field.name: field.type for field in core_schema()}
+    known = {name: kind for name, kind in core.items() if name == "framework" or "." in name}
+    return {**{n: kind for n, kind in known.items() if not n.startswith("measure.")}, **knob_types()}
 
 
 def _required(spec: type[Spec], prefix: str = "") -> set[str]:
