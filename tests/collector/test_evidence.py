@@ -1,0 +1,108 @@
+"""Status and cause come from exit codes, exceptions and the kernel's counts, never from words in a log."""
+
+import json
+
+import pytest
+
+from pretune.collector.evidence import Ending, judge, read_json, status_of, write_json
+from pretune.datasets import Knobs, ModelSpec, Platform, Status, TrialSpec, Workload
+from pretune.datasets.platform import Accelerator
+
+RESULT = {
+    "window_times_s": [0.5, 0.5],
+    "warmup_windows": 2,
+    "step_time_s": 0.5,
+    "tokens_per_s": 512.0,
+    "tokens_per_s_per_device": 256.0,
+    "tokens_per_s_std_error": 1.0,
+    "loss_first": 7.0,
+    "loss_last": 6.0,
+    "peak_memory_device_bytes": 1000,
+    "hosts": ["a", "a"],
+}
+
+
+def ending(**changes):
+    return Ending(began=1.8e9, wall_s=9.0, **{"returncodes": {0: 0, 1: 0}, "warm": True, **changes})
+
+
+def rank(folder, number, status, exception="RuntimeError", time=1.0):
+    record = {
+        "rank": number,
+        "status": status,
+        "exception": exception,
+        "message": f"{exception}\nmore",
+        "time": time,
+    }
+    write_json(folder / f"rank-{number}.json", record)
+
+
+def test_a_measured_trial_is_ok(tmp_path):
+    write_json(tmp_path / "result.json", RESULT)
+    assert status_of(tmp_path, ending()) == (Status.OK, None)
+
+
+def test_exit_code_zero_without_a_measurement_is_no_success(tmp_path):
+    status, cause = status_of(tmp_path, ending())
+    assert status is Status.CRASH
+    assert "none measured" in cause
+
+
+def test_the_word_error_in_a_log_is_nothing(tmp_path):
+    write_json(tmp_path / "result.json", RESULT)
+    (tmp_path / "rank-0.log").write_text("ERROR: CUDA out of memory. Traceback")
+    assert status_of(tmp_path, ending()) == (Status.OK, None)
+
+
+def test_a_kill_that_the_kernel_counted_is_out_of_memory(tmp_path):
+    rank(tmp_path, 0, "crash", "ConnectionResetError")  # its peer was gone
+    status, cause = status_of(tmp_path, ending(returncodes={0: 1, 1: -9}, oom_kills=1))
+    assert status is Status.OOM
+    assert "rank 1" in cause
+
+
+def test_a_kill_from_outside_is_a_crash(tmp_path):
+    status, cause = status_of(tmp_path, ending(returncodes={0: 0, 1: -9}))
+    assert (status, cause) == (Status.CRASH, "rank 1 was killed by SIGKILL")
+
+
+def test_what_we_killed_for_time_is_a_timeout_even_when_the_kernel_counts_kills(tmp_path):
+    status, cause = status_of(
+        tmp_path, ending(returncodes={0: -9, 1: -9}, oom_kills=2, killed_because="no progress for 120 s")
+    )
+    assert (status, cause) == (Status.TIMEOUT, "no progress for 120 s")
+
+
+@pytest.mark.parametrize("told", ["oom", "diverged", "invalid"])
+def test_the_telling_rank_is_the_cause_not_the_one_that_lost_its_peer(tmp_path, told):
+    rank(tmp_path, 0, "crash", "ConnectionResetError", time=0.5)
+    rank(tmp_path, 1, told, "Telling", time=1.0)
+    status, cause = status_of(tmp_path, ending(returncodes={0: 1, 1: 1}))
+    assert status == told
+    assert cause == "rank 1: Telling: Telling"
+
+
+def test_a_failed_trial_has_no_throughput(tmp_path):
+    write_json(tmp_path / "result.json", RESULT)
+    platform = Platform(name="p", accelerator=Accelerator(name="cpu"), devices_per_node=2, backend="gloo")
+    model = ModelSpec(name="m", layers=1, hidden_size=8, heads=1, vocabulary=16)
+    workload = Workload(model=model, sequence_length=8, global_batch_tokens=256)
+    spec = TrialSpec(trial_id="t", workload=workload, platform=platform, knobs=Knobs(micro_batch=1))
+    good = judge(spec, tmp_path, ending())
+    bad = judge(spec, tmp_path, ending(returncodes={0: 0, 1: 3}))
+    assert good.tokens_per_s == 512.0
+    assert bad.status is Status.CRASH
+    assert bad.tokens_per_s is None
+    assert bad.window_times_s == []
+    assert bad.peak_memory_device_bytes == 1000
+
+
+def test_a_json_file_that_was_cut_off_reads_as_absent(tmp_path):
+    (tmp_path / "x.json").write_text(json.dumps({"a": 1})[:-2])
+    assert read_json(tmp_path / "x.json") is None
+    assert read_json(tmp_path / "absent.json") is None
+
+
+def test_an_ending_survives_the_file(tmp_path):
+    ending(returncodes={0: 0, 1: -9}).save(tmp_path)
+    assert Ending.load(tmp_path) == ending(returncodes={0: 0, 1: -9})

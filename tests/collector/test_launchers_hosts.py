@@ -1,0 +1,131 @@
+"""Agents and launchers with real processes: exit codes arrive, and nothing outlives its session."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pretune.collector.launchers import launcher_for
+from pretune.collector.launchers.hosts import Host, HostsLauncher, LocalLauncher
+from pretune.errors import InputError, LaunchError
+
+PROGRAM = "programs.sleeper"
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+def behave(root, name, **ranks):
+    folder = root / name
+    folder.mkdir(parents=True)
+    (folder / "behave.json").write_text(
+        json.dumps({key.removeprefix("rank"): value for key, value in ranks.items()})
+    )
+    return folder
+
+
+def pids(folder):
+    return [int(path.read_text().split()[0]) for path in folder.glob("started-*")]
+
+
+def wait_until(condition, seconds=60.0):
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def gone(pid):
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.fixture(scope="module", params=["warm", "cold"])
+def local(request, tmp_path_factory):
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    with LocalLauncher(2, tmp_path_factory.mktemp(request.param), warm=request.param == "warm") as launcher:
+        yield launcher
+    del os.environ["PYTHONPATH"]
+
+
+@pytest.mark.slow
+class TestLocal:
+    def test_every_rank_runs_with_the_environment_of_torchrun(self, local):
+        behave(local.folder, "fine")
+        folder = local.run("fine", PROGRAM)
+        assert {path.read_text().split()[1] for path in folder.glob("started-*")} == {"2"}
+        assert len(pids(folder)) == 2
+
+    def test_an_exit_code_of_one_rank_is_reported_for_that_rank(self, local):
+        behave(local.folder, "one-fails", rank1="abort")
+        with pytest.raises(LaunchError, match=r"1: 7"):
+            local.run("one-fails", PROGRAM)
+
+    def test_a_killed_rank_ends_the_others(self, local):
+        folder = behave(local.folder, "one-dies", rank0="die", rank1="sleep")
+        with pytest.raises(LaunchError, match=r"0: -9"):
+            local.run("one-dies", PROGRAM)
+        assert all(gone(pid) for pid in pids(folder))
+
+    def test_what_takes_too_long_is_killed_with_all_its_ranks(self, local):
+        folder = behave(local.folder, "too-long", rank0="sleep", rank1="sleep")
+        with pytest.raises(LaunchError, match="limit of"):
+            local.run("too-long", PROGRAM, timeout_s=12.0)
+        assert len(pids(folder)) == 2
+        assert all(gone(pid) for pid in pids(folder))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
+def test_no_rank_outlives_a_session_that_is_killed(tmp_path, warm):
+    folder = behave(tmp_path, "orphans", rank0="sleep", rank1="sleep")
+    script = textwrap.dedent(f"""
+        from pretune.collector.launchers.hosts import LocalLauncher
+        LocalLauncher(2, {str(tmp_path)!r}, warm={warm}).run("orphans", {PROGRAM!r}, timeout_s=600)
+    """)
+    session = subprocess.Popen([sys.executable, "-c", script])
+    assert wait_until(lambda: len(pids(folder)) == 2)
+    family = [process.pid for process in psutil.Process(session.pid).children(recursive=True)]
+    assert len(family) >= 3  # the agent and two ranks
+    session.send_signal(signal.SIGKILL)
+    session.wait()
+    assert wait_until(lambda: all(gone(pid) for pid in family), 15.0)
+
+
+def test_a_prefix_that_does_not_exist_is_named(tmp_path):
+    launcher = HostsLauncher([Host(prefix=("no-such-command",))], tmp_path)
+    with pytest.raises(LaunchError, match="cannot run no-such-command"):
+        launcher.run("x", PROGRAM)
+
+
+def test_an_agent_that_ends_at_once_is_an_error_that_names_its_log(tmp_path):
+    launcher = HostsLauncher([Host(prefix=("false",))], tmp_path)
+    with pytest.raises(LaunchError, match=r"ended with code 1; see .*agent-0\.log"):
+        launcher.run("x", PROGRAM)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "exactly one of local, hosts, replay"),
+        ({"local": {"devices": 2}, "hosts": []}, "exactly one of"),
+        ({"local": {"devices": 0}}, "launcher.local.devices"),
+        ({"local": {"devices": 2}, "wram": True}, "unknown field 'wram'"),
+        ({"hosts": []}, "launcher.hosts"),
+        ({"hosts": [{"adress": "a"}]}, r"launcher\.hosts\.0: adress"),
+        ({"hosts": [{"ranks": 1}, {"ranks": 2}]}, "same number of ranks"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path, settings, message):
+    with pytest.raises(InputError, match=message):
+        launcher_for(settings, tmp_path)
