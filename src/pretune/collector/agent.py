@@ -194,7 +194,7 @@ def prepare(warm: bool) -> None:
     if warm:
         with contextlib.suppress(ModuleNotFoundError):  # plain torch trials need no DeepSpeed
             importlib.import_module("deepspeed")
-        importlib.import_module("pretune.collector.transformer")
+        importlib.import_module("pretune.collector.training")
 
 
 def build_deepspeed_op() -> None:

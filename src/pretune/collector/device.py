@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from pathlib import Path
@@ -25,7 +26,8 @@ def reserved_bytes() -> int:
 
 
 def peak_memory() -> dict[str, int | None]:
-    """The three figures of a Trial, of this rank so far. On a CPU ``device`` alone: the peak resident set.
+    """The three figures of a Trial, of this rank so far. On a CPU ``device`` alone: the peak resident set
+    beyond what it was at :func:`count_memory_from_here`.
 
     On a GPU ``device`` is what the driver counts as used now, other processes included.
     """
@@ -36,17 +38,33 @@ def peak_memory() -> dict[str, int | None]:
     return {
         "peak_memory_allocated_bytes": allocated,
         "peak_memory_reserved_bytes": reserved,
-        "peak_memory_device_bytes": total - free if cuda else peak_resident_bytes(),
+        "peak_memory_device_bytes": total - free if cuda else _resident_beyond(),
     }
 
 
-def peak_resident_bytes() -> int | None:
-    """VmHWM of this process (proc_pid_status(5)); None where there is no /proc."""
+_resident_before = 0
+
+
+def count_memory_from_here() -> None:
+    """On a CPU, count the resident set from now on: what training takes beyond its libraries, as on a GPU."""
+    global _resident_before
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM (proc_pid_clear_refs(5))
+    _resident_before = _status_bytes("VmRSS") or 0
+
+
+def _resident_beyond() -> int | None:
+    peak = _status_bytes("VmHWM")
+    return None if peak is None else max(peak - _resident_before, 0)
+
+
+def _status_bytes(field: str) -> int | None:
+    """A field of proc_pid_status(5) for this process; None where there is no /proc."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:
         return None
-    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    found = re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)
     return int(found[1]) * 1024 if found else None
 
 

@@ -47,7 +47,9 @@ def launch(command: dict[str, Any]) -> dict[int, int]:
     first = node * ranks
     codes = dict.fromkeys(range(first, first + ranks), 0)
     try:
-        elastic_launch(config, sys.executable)("-u", "-m", "pretune.collector.rank", command["module"], folder)
+        elastic_launch(config, sys.executable)(
+            "-u", "-m", "pretune.collector.rank", command["module"], folder
+        )
     except ChildFailedError as error:
         codes.update({rank: failure.exitcode for rank, failure in error.failures.items()})
     return codes

@@ -80,18 +80,19 @@ def _train(folder: Path, evidence: Evidence) -> None:
     text = (folder / "spec.json").read_bytes()
     spec = TrialSpec.from_mapping(json.loads(text), str(folder / "spec.json"))
     _prepare_environment(spec.platform.backend, spec.knobs.threads_per_rank, spec.knobs.environment())
-    from pretune.collector import training
+    from pretune.collector import device, training
     from pretune.collector.meter import Meter
     from pretune.collector.ranks import Ranks
     from pretune.collector.software import versions
 
     training.load(spec.framework)
+    device.count_memory_from_here()
     enter_control_groups()
     spec = training.resolve(spec)
     evidence.progress("init")
-    device = training.join(spec, hashlib.sha256(text).hexdigest())
+    on = training.join(spec, hashlib.sha256(text).hexdigest())
     evidence.progress("build")
-    job = training.build(spec, device)
+    job = training.build(spec, on)
     meter = Meter(spec.measure, Ranks(), evidence.progress)
     startup_s = seconds_since_start()
     evidence.progress("warmup")
