@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import polars as pl
@@ -23,6 +23,8 @@ INTERVAL = 0.90  # the share of trials that ``low`` to ``high`` is to cover
 class Baseline(ABC):
     """What can be said of a trial before any was run. No state; every method is vectorised."""
 
+    name: ClassVar[str]  # what a saved surrogate finds its baseline by
+
     @abstractmethod
     def log_throughput(self, frame: pl.DataFrame) -> Array:
         """(n,) natural log of the predicted tokens_per_s_per_device."""
@@ -30,6 +32,10 @@ class Baseline(ABC):
     @abstractmethod
     def memory_bytes(self, frame: pl.DataFrame) -> Array:
         """(n,) predicted peak memory of the fullest device; NaN where unknown."""
+
+    @abstractmethod
+    def shares(self, frame: pl.DataFrame) -> Array:
+        """(n, c) shares of the step's components: how its log time moves when one component slows down."""
 
     @abstractmethod
     def features(self, frame: pl.DataFrame) -> pl.DataFrame:

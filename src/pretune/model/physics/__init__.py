@@ -1,1 +1,9 @@
-"""TODO"""
+"""Physical baselines: what first principles say of a configuration."""
+
+from pretune.model.physics.none import NoPhysics
+from pretune.model.physics.transformer import TransformerPhysics
+
+BASELINES: dict[str, type[TransformerPhysics] | type[NoPhysics]] = {
+    "transformer": TransformerPhysics,
+    "none": NoPhysics,
+}

@@ -1,0 +1,9 @@
+from .base import Baseline as Baseline
+from .base import Prediction as Prediction
+from .base import Surrogate as Surrogate
+from .evaluation import cross_validate as cross_validate
+from .physics import NoPhysics as NoPhysics
+from .physics import TransformerPhysics as TransformerPhysics
+from .random import RandomSurrogate as RandomSurrogate
+from .surrogate import BoostedTrees as BoostedTrees
+from .transfer import TransferSurrogate as TransferSurrogate

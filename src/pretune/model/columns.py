@@ -1,0 +1,61 @@
+"""Reading a frame in the store's columns as arrays: a column that is missing is a column of unknowns."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from pretune.model.base import Array
+
+# What tells two configurations apart. ``dp`` and ``accumulation`` follow from the other
+# knobs and the device count, so that the same choice on more devices is still the same choice.
+CONFIGURATION = re.compile(r"^(knob\.(?!dp$|accumulation$)|model\.(?!name$)|workload\.|framework$)")
+# What is known before a trial runs. Names of platforms and models are identities, not properties.
+KNOWN_BEFORE = re.compile(
+    r"^(knob\.|model\.(?!name$)|workload\.|platform\.(?!name$)|accelerator\.(?!name$)|peak_flops_per_s\.|"
+    r"intra_node\.|inter_node\.|fingerprint\.|framework$)"
+)
+
+
+def numbers(frame: pl.DataFrame, name: str, unknown: float = np.nan) -> Array:
+    """(n,) the column as floats, booleans as 0 and 1; ``unknown`` where it is null, NaN or missing."""
+    if name not in frame.columns:
+        return np.full(len(frame), unknown)
+    values = frame[name].cast(pl.Float64, strict=False).fill_nan(None).fill_null(unknown)
+    return values.to_numpy().astype(np.float64)
+
+
+def words(frame: pl.DataFrame, name: str, unknown: str = "") -> NDArray[np.str_]:
+    """(n,) the column as strings; ``unknown`` where it is null or missing."""
+    if name not in frame.columns or not len(frame):
+        return np.full(len(frame), unknown, dtype=object).astype(str)
+    return frame[name].cast(pl.String).fill_null(unknown).to_numpy().astype(str)
+
+
+def configurations(frame: pl.DataFrame, ignore: tuple[str, ...] = ()) -> list[str]:
+    """n keys that are equal where workload and knobs are: repeats, and the same choice elsewhere.
+
+    A knob that is null and a knob that is no column at all are the same.
+    """
+    parts = []
+    for name in sorted(filter(CONFIGURATION.match, frame.columns)):
+        column = frame[name]
+        if name in ignore or column.dtype == pl.Null:
+            continue
+        if column.dtype.is_numeric() or column.dtype == pl.Boolean:
+            column = column.cast(pl.Float64)
+        shown = pl.lit(f"{name}=") + column.cast(pl.String) + pl.lit(";")
+        parts.append(pl.select(shown.fill_null("").alias(name)).to_series())
+    if not parts:
+        return [""] * len(frame)
+    return pl.DataFrame(parts).select(pl.concat_str(pl.all())).to_series().to_list()
+
+
+def ran(frame: pl.DataFrame) -> NDArray[np.bool_]:
+    """(n,) trials that ended well and have a throughput to learn from."""
+    throughput = numbers(frame, "tokens_per_s_per_device")
+    good = np.isfinite(throughput) & (throughput > 0)
+    return good & (words(frame, "status", "ok") == "ok")

@@ -1,0 +1,119 @@
+"""Communication: bytes and messages of each parallel group, over the link that it spans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pretune.model.base import Array
+from pretune.model.physics.memory import rank_parameters
+from pretune.model.physics.setup import Setup
+
+HIDDEN = 0.8  # assumed: the share of overlapped communication that compute can hide at most
+GATHERS_PER_LAYER = 8.0  # parameter tensors that ZeRO-3 fetches per layer, about one message each
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one step moves on one rank: ring bytes on the wire, messages, and seconds (n,)."""
+
+    bytes: Array
+    messages: Array
+    seconds: Array
+
+
+def group_bandwidth(setup: Setup, size: Array, stride: Array) -> Array:
+    """(n,) bytes/s per rank in a ring over ``size`` ranks that are ``stride`` ranks apart.
+
+    Ranks fill nodes in the order tp, cp, dp, pp (Narayanan et al. 2021, arXiv:2104.04473,
+    section 3: tensor parallelism inside a node). A ring that leaves its node uses the links of
+    all its members there, and is never faster than the links inside.
+    """
+    members = np.clip(setup.local / stride, 1.0, size)
+    crossing = np.minimum(setup.intra_bytes_per_s, setup.inter_bytes_per_s * members)
+    leaves = (size * stride > setup.local) & (setup.devices > setup.local)
+    return np.where(leaves, crossing, setup.intra_bytes_per_s)
+
+
+def ring(size: Array) -> Array:
+    """Share of a tensor that each rank of a ring sends in a reduce-scatter or an all-gather;
+    an all-reduce is both (Patarasuk and Yuan 2009, doi 10.1016/j.jpdc.2008.09.002)."""
+    return (size - 1) / size
+
+
+def _traffic(setup: Setup, size: Array, stride: Array, moved: Array, messages: Array) -> Traffic:
+    messages = np.where(size > 1, messages, 0.0)
+    latency = messages * setup.latency_s
+    return Traffic(moved, messages, moved / group_bandwidth(setup, size, stride) + latency)
+
+
+def data_parallel_volumes(setup: Setup) -> tuple[Array, Array]:
+    """(n,), (n,) tensors that a step sends through the ring: of gradients, of parameters.
+
+    ZeRO-0: an all-reduce, two volumes. ZeRO-1 and 2: reduce-scatter and all-gather, two in all
+    (Rajbhandari et al. 2020, arXiv:1910.02054, section 7). Observed with DeepSpeed 0.19.8:
+    its default ZeRO-1 and ZeRO-2 issue a whole all-reduce and then a parameter all-gather,
+    three volumes, and ZeRO-2 reduces at every micro step. ZeRO-3 gathers for the forward and
+    again for the backward pass (ibid., section 7.2.2), once while the gathered
+    parameters may stay alive (observed with DeepSpeed 0.19.8), and reduces per micro step.
+    """
+    zero, steps = setup.zero, setup.accumulation
+    gradients = np.where(setup.deepspeed | (zero == 0), 2.0, 1.0)
+    gradients = gradients * np.where(setup.deepspeed & (zero == 2), steps, 1.0)
+    stays = setup.deepspeed & (setup.live_parameters >= rank_parameters(setup))
+    gradients = np.where(zero >= 3, steps, gradients)
+    parameters = np.select([zero >= 3, zero >= 1], [steps * np.where(stays, 1.0, 2.0), np.ones_like(zero)], 0.0)
+    return gradients, parameters
+
+
+def data_parallel(setup: Setup) -> Traffic:
+    """Gradients and parameters over the data-parallel group, in buckets."""
+    weights = rank_parameters(setup)
+    size, stride = setup.dp * setup.cp, setup.tp
+    gradients, parameters = data_parallel_volumes(setup)
+    moved = ring(size) * weights * (gradients * setup.gradient_element + parameters * setup.element)
+    buckets = np.ceil(weights / setup.reduce_bucket)
+    reductions = np.where((setup.zero >= 2) & setup.deepspeed, setup.accumulation, 1.0) * buckets
+    fetches = np.where(setup.zero >= 3, parameters * GATHERS_PER_LAYER * setup.layers / setup.pp, 1.0)
+    gathers = np.where(setup.zero >= 1, fetches, 0.0)
+    return _traffic(setup, size, stride, moved, reductions + gathers)
+
+
+def tensor_parallel(setup: Setup) -> Traffic:
+    """Two all-reduces of the activations per layer forward, two backward (Shoeybi et al. 2019,
+    arXiv:1909.08053, section 3), two more where the forward pass is run again."""
+    calls = np.where(setup.full_checkpointing, 6.0, 4.0) * setup.layers / setup.pp * setup.accumulation
+    moved = 2 * ring(setup.tp) * calls * setup.tokens * setup.hidden * setup.element
+    return _traffic(setup, setup.tp, np.ones_like(setup.tp), moved, calls)
+
+
+def pipeline_parallel(setup: Setup) -> Traffic:
+    """The activations of a micro batch to the next stage and their gradients back, once per virtual
+    stage (Narayanan et al. 2021, arXiv:2104.04473, section 3.2)."""
+    calls = 2 * setup.vp * setup.accumulation * (setup.pp > 1)
+    moved = calls * setup.tokens * setup.hidden * setup.element
+    moved = np.where(setup.sequence_parallel, moved / setup.tp, moved)
+    return _traffic(setup, setup.pp, setup.tp * setup.cp * setup.dp, moved, calls)
+
+
+def context_parallel(setup: Setup) -> Traffic:
+    """Keys and values around the ring, forward once and backward twice (Liu et al. 2023,
+    arXiv:2310.01889)."""
+    calls = 3 * setup.layers / setup.pp * setup.accumulation
+    size = 2 * setup.tokens * setup.kv_size / setup.tp * setup.element
+    return _traffic(setup, setup.cp, setup.tp, calls * (setup.cp - 1) * size, calls * (setup.cp - 1))
+
+
+def expert_parallel(setup: Setup) -> Traffic:
+    """Tokens to their experts and back, forward and backward: four all-to-alls a layer
+    (Lepikhin et al. 2020, arXiv:2006.16668, section 3)."""
+    calls = 4 * setup.layers / setup.pp * setup.accumulation
+    moved = calls * ring(setup.ep) * setup.tokens * setup.experts_per_token * setup.hidden * setup.element
+    return _traffic(setup, setup.ep, setup.tp * setup.cp, moved, calls)
+
+
+def exposed_s(setup: Setup, traffic: Traffic, cover_s: Array) -> Array:
+    """(n,) seconds of ``traffic`` that compute of ``cover_s`` seconds does not hide."""
+    hidden = np.where(setup.overlap, np.minimum(HIDDEN * traffic.seconds, cover_s), 0.0)
+    return traffic.seconds - hidden

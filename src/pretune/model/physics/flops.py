@@ -1,0 +1,102 @@
+"""Compute: matrix products, attention, and the memory traffic between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pretune.model.base import Array
+from pretune.model.physics.memory import layer_activation_bytes, rank_parameters
+from pretune.model.physics.setup import Setup
+
+ATTENTION_SHARE = 0.5  # assumed: fused attention runs at half the rate of a large matrix product
+KERNELS = 16.0  # assumed: kernels of one layer's forward pass
+LAUNCH_S = 7e-6  # assumed: host time to launch one, Python included
+TRAFFIC = 4.0  # a kept activation is written and read forward, and so is its gradient backward
+HOST_LINK_BYTES_PER_S = 2.5e10  # assumed: PCIe 4 x16, one way
+ADAM_BYTES = 28.0  # per weight: gradient, master and two moments read, the last three written, fp32
+
+
+@dataclass(frozen=True)
+class LayerTimes:
+    """Seconds of one layer for one micro batch on one rank: (n,) each."""
+
+    forward_s: Array
+    backward_s: Array
+    matmul_s: Array  # of the forward pass
+    attention_s: Array
+    traffic_s: Array
+
+
+def product_s(setup: Setup, rows: Array, columns: Array, inner: Array, copies: Array | float = 1.0) -> Array:
+    """Seconds of a (rows x inner) by (inner x columns) product, with ``copies`` weight matrices.
+
+    2 m n k FLOPs at the sustained rate, plus the operands once through memory: the roofline of
+    Williams et al. 2009 (doi 10.1145/1498765.1498785) without overlap, so that thin shapes
+    saturate smoothly. Rounded up to tiles of 64, the smallest that keep matrix units full.
+    """
+    flops = 2 * rows * _tiles(setup, columns) * _tiles(setup, inner)
+    moved = setup.element * (rows * (inner + columns) + copies * inner * columns)
+    return flops / setup.matmul_flops_per_s + moved / setup.memory_bytes_per_s
+
+
+def _tiles(setup: Setup, size: Array) -> Array:
+    return np.where(setup.host, size, 64 * np.ceil(size / 64))
+
+
+def layer_times(setup: Setup) -> LayerTimes:
+    """A layer's forward pass, and a backward pass of twice its products (Kaplan et al. 2020,
+    arXiv:2001.08361, section 2.1); recomputation repeats a forward pass (Korthikanti et al. 2022,
+    arXiv:2205.05198, section 5), selective recomputation the attention only."""
+    tokens, hidden, tp = setup.tokens, setup.hidden, setup.tp
+    routed = tokens * setup.experts_per_token
+    held = np.maximum(setup.experts / setup.ep, 1.0)
+    matmul = (
+        product_s(setup, tokens, (hidden + 2 * setup.kv_size) / tp, hidden)
+        + product_s(setup, tokens, hidden, hidden / tp)
+        + product_s(setup, routed, (setup.mlp_matrices - 1) * setup.ffn / tp, hidden, held)
+        + product_s(setup, routed, hidden, setup.ffn / tp, held)
+    )
+    attention = _attention_s(setup)
+    kept = layer_activation_bytes(setup, keep_attention=~setup.fused_attention)
+    traffic = TRAFFIC / 4 * kept * np.where(setup.compiled, 0.6, 1.0) / setup.memory_bytes_per_s
+    launch = KERNELS * LAUNCH_S
+    forward = np.maximum(matmul + attention + 2 * traffic, launch)
+    again = np.where(setup.full_checkpointing, forward, 0.0) + np.where(
+        setup.selective_checkpointing, attention, 0.0
+    )
+    backward = np.maximum(2 * matmul + 2.5 * attention + 2 * traffic, 2 * launch) + again
+    return LayerTimes(forward, backward, matmul, attention, traffic)
+
+
+def _attention_s(setup: Setup) -> Array:
+    """Scores and values, 4 b s^2 h FLOPs forward (Narayanan et al. 2021, arXiv:2104.04473, appendix),
+    of which fused kernels skip the half that the causal mask hides."""
+    flops = 4 * setup.tokens * setup.sequence * setup.hidden / setup.tp
+    flops = flops * np.where(setup.fused_attention, 0.5, 1.0)
+    return flops / (ATTENTION_SHARE * setup.matmul_flops_per_s)
+
+
+def logits_s(setup: Setup) -> Array:
+    """(n,) seconds of the output layer and its loss for one micro batch, forward and backward."""
+    size = setup.vocabulary / setup.tp
+    softmax = 20.0 * setup.tokens * size / setup.memory_bytes_per_s  # fp32 logits, five passes
+    return 3 * product_s(setup, setup.tokens, size, setup.hidden) + softmax
+
+
+def accumulate_s(setup: Setup) -> Array:
+    """(n,) seconds a micro batch spends adding its gradients: read, read, write, fp32."""
+    return 12.0 * rank_parameters(setup) / setup.memory_bytes_per_s
+
+
+def optimizer_s(setup: Setup) -> Array:
+    """(n,) seconds of the optimizer step: its states through memory once, sharded from ZeRO-1 on.
+
+    Offloaded, gradients and weights also cross the host link (Rajbhandari et al. 2020,
+    arXiv:1910.02054, section 5 for what is sharded; the rates are assumptions).
+    """
+    shard = rank_parameters(setup) / np.where(setup.zero >= 1, setup.dp, 1.0)
+    step = ADAM_BYTES * shard * (1 + setup.optimizer_states) / 3 / setup.memory_bytes_per_s
+    crossing = 2 * setup.element * shard / np.where(setup.host, setup.memory_bytes_per_s, HOST_LINK_BYTES_PER_S)
+    return step + np.where(setup.offload, crossing + np.where(setup.host, 0.0, 4 * step), 0.0)

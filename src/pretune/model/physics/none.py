@@ -1,0 +1,27 @@
+"""No physics: a tuning table, of which nothing can be said before a trial."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from pretune.model.base import Array, Baseline
+
+
+class NoPhysics(Baseline):
+    """Throughput 1 and memory unknown, without features: everything is learned from the knobs."""
+
+    name = "none"
+
+    def log_throughput(self, frame: pl.DataFrame) -> Array:
+        return np.zeros(len(frame))
+
+    def memory_bytes(self, frame: pl.DataFrame) -> Array:
+        return np.full(len(frame), np.nan)
+
+    def shares(self, frame: pl.DataFrame) -> Array:
+        """(n, 0): there are no components."""
+        return np.zeros((len(frame), 0))
+
+    def features(self, frame: pl.DataFrame) -> pl.DataFrame:
+        return pl.DataFrame({"row": np.zeros(len(frame))}).select([])

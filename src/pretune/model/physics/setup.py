@@ -1,0 +1,225 @@
+"""What the formulas need, read once from a frame, with a documented assumption for every unknown.
+
+Assumptions stay inside the physics: the knobs that trees see remain null where they are unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from pretune.model.base import Array
+from pretune.model.columns import numbers, words
+
+Flags = NDArray[np.bool_]
+
+BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 2.0}  # fp8 keeps 16-bit weights
+SUSTAINED = 0.75  # assumed: share of the vendor's dense peak that large matrix products reach
+BUCKET_ELEMENTS = 5e8  # DeepSpeed's default reduce_bucket_size and allgather_bucket_size
+LIVE_PARAMETERS = 1e9  # DeepSpeed's default stage3_max_live_parameters
+# Assumed where neither a vendor's figure nor a probe says anything: accelerator, then CPU.
+MATMUL_FLOPS_PER_S = (2e14, 5e10)
+MEMORY_BYTES_PER_S = (2e12, 2e10)
+INTRA_BYTES_PER_S = (2e11, 1e9)
+INTER_BYTES_PER_S = (2.5e10, 1.2e8)
+LATENCY_S = (2e-5, 3e-4)
+HOST_BACKENDS = ("gloo", "mpi", "ccl")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """n rows resolved; every field is an array (n,), lengths in tokens or elements, sizes in bytes."""
+
+    host: Flags  # a CPU platform: collectives by the CPU, nothing overlaps
+    deepspeed: Flags
+    layers: Array
+    hidden: Array
+    heads: Array
+    kv_size: Array
+    ffn: Array
+    vocabulary: Array
+    mlp_matrices: Array
+    embeddings: Array
+    experts: Array
+    experts_per_token: Array
+    sequence: Array
+    devices: Array
+    local: Array  # devices per node
+    dp: Array
+    tp: Array
+    pp: Array
+    vp: Array
+    cp: Array
+    ep: Array
+    micro_batch: Array
+    accumulation: Array
+    zero: Array
+    sequence_parallel: Flags
+    full_checkpointing: Flags
+    selective_checkpointing: Flags
+    fused_attention: Flags
+    compiled: Flags
+    overlap: Flags
+    offload: Flags
+    element: Array  # bytes of an activation or a weight
+    gradient_element: Array  # bytes of a gradient on the wire
+    reduce_bucket: Array
+    allgather_bucket: Array
+    live_parameters: Array
+    optimizer_states: Array  # fp32 moments per weight
+    matmul_flops_per_s: Array
+    memory_bytes_per_s: Array
+    memory_bytes: Array
+    intra_bytes_per_s: Array
+    inter_bytes_per_s: Array
+    latency_s: Array
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens of one micro batch on one rank."""
+        return self.micro_batch * self.sequence / self.cp
+
+
+def read_setup(frame: pl.DataFrame) -> Setup:
+    """Resolve a frame in the store's columns; NaN remains only where the model's shape is unknown."""
+    backend = words(frame, "platform.backend", "nccl")
+    host = np.isin(backend, HOST_BACKENDS)
+    return Setup(host=host, **_model(frame), **_layout(frame), **_choices(frame, host), **_rates(frame, host))
+
+
+def _positive(frame: pl.DataFrame, name: str, unknown: float | Array) -> Array:
+    values = numbers(frame, name)
+    return np.where(values > 0, values, unknown)
+
+
+def _model(frame: pl.DataFrame) -> dict[str, Array]:
+    hidden = _positive(frame, "model.hidden_size", np.nan)
+    heads = _positive(frame, "model.heads", hidden / 128)
+    experts = numbers(frame, "model.experts", 0.0)
+    return {
+        "layers": _positive(frame, "model.layers", np.nan),
+        "hidden": hidden,
+        "heads": heads,
+        "kv_size": hidden * _positive(frame, "model.kv_heads", heads) / heads,
+        "ffn": _positive(frame, "model.ffn_size", 4 * hidden),
+        "vocabulary": _positive(frame, "model.vocabulary", 50_000.0),
+        "mlp_matrices": 2 + numbers(frame, "model.gated_mlp", 0.0),
+        "embeddings": 2 - numbers(frame, "model.tied_embeddings", 1.0),
+        "experts": experts,
+        "experts_per_token": np.where(experts > 0, _positive(frame, "model.experts_per_token", 1.0), 1.0),
+        "sequence": _positive(frame, "workload.sequence_length", np.nan),
+    }
+
+
+def _layout(frame: pl.DataFrame) -> dict[str, Array]:
+    """Degrees of parallelism default to 1; dp to what is left of the devices; the batch follows."""
+    local = _positive(frame, "platform.devices_per_node", 1.0)
+    devices = local * _positive(frame, "platform.nodes", 1.0)
+    tp, pp, vp, cp, ep = (_positive(frame, f"knob.{name}", 1.0) for name in ("tp", "pp", "vp", "cp", "ep"))
+    dp = _positive(frame, "knob.dp", np.maximum(devices / (tp * pp * cp), 1.0))
+    sequence = _positive(frame, "workload.sequence_length", np.nan)
+    share = np.maximum(_positive(frame, "workload.global_batch_tokens", sequence * dp) / (sequence * dp), 1.0)
+    accumulation = numbers(frame, "knob.accumulation")
+    micro_batch = _positive(frame, "knob.micro_batch", np.where(accumulation > 0, share / accumulation, 1.0))
+    accumulation = np.where(accumulation > 0, accumulation, np.maximum(share / micro_batch, 1.0))
+    return {
+        "local": local,
+        "devices": devices,
+        "dp": dp,
+        "tp": tp,
+        "pp": pp,
+        "vp": vp,
+        "cp": cp,
+        "ep": ep,
+        "micro_batch": micro_batch,
+        "accumulation": accumulation,
+    }
+
+
+def _choices(frame: pl.DataFrame, host: Flags) -> dict[str, Array | Flags]:
+    """Knobs with the default that the framework has, or that is usual."""
+    framework = words(frame, "framework", "deepspeed")
+    deepspeed = np.char.startswith(framework, "deepspeed")
+    zero = numbers(frame, "knob.zero_stage", 0.0)
+    checkpointing = words(frame, "knob.activation_checkpointing", "none")
+    attention = np.char.lower(words(frame, "knob.attention", "fused"))
+    precision = _precision(frame)
+    wire = words(frame, "knob.communication_data_type")
+    element = _bytes(precision)
+    # DeepSpeed overlaps at stage 3 unless told otherwise; other frameworks overlap by default
+    overlap = numbers(frame, "knob.overlap_comm", -1.0)
+    usual = np.where(deepspeed, zero == 3, True)
+    return {
+        "deepspeed": deepspeed,
+        "zero": zero,
+        "sequence_parallel": numbers(frame, "knob.sequence_parallel", 0.0) > 0,
+        "full_checkpointing": checkpointing == "full",
+        "selective_checkpointing": checkpointing == "selective",
+        "fused_attention": ~_contains_any(attention, ("eager", "torch", "naive", "math")),
+        "compiled": numbers(frame, "knob.compile", 0.0) > 0,
+        "overlap": np.where(overlap >= 0, overlap > 0, usual) & ~host,
+        "offload": words(frame, "knob.offload_optimizer", "none") == "cpu",
+        "element": element,
+        "gradient_element": np.where(wire == "", element, _bytes(wire)),
+        "reduce_bucket": _positive(frame, "knob.reduce_bucket_size", BUCKET_ELEMENTS),
+        "allgather_bucket": _positive(frame, "knob.allgather_bucket_size", BUCKET_ELEMENTS),
+        "live_parameters": _positive(frame, "knob.stage3_max_live_parameters", LIVE_PARAMETERS),
+        "optimizer_states": np.where(words(frame, "workload.optimizer", "adamw") == "sgd", 1.0, 2.0),
+    }
+
+
+def _precision(frame: pl.DataFrame) -> NDArray[np.str_]:
+    knob = words(frame, "knob.precision")
+    return np.where(knob == "", words(frame, "workload.precision", "bf16"), knob)
+
+
+def _bytes(precision: NDArray[np.str_]) -> Array:
+    return np.array([BYTES.get(name, 2.0) for name in precision], dtype=np.float64)
+
+
+def _contains_any(values: NDArray[np.str_], parts: tuple[str, ...]) -> Flags:
+    return np.any([np.char.find(values, part) >= 0 for part in parts], axis=0)
+
+
+def _rates(frame: pl.DataFrame, host: Flags) -> dict[str, Array]:
+    """What a probe measured goes before what a vendor states; what is known before what is assumed."""
+
+    def assumed(pair: tuple[float, float]) -> Array:
+        return np.where(host, pair[1], pair[0])
+
+    local = _positive(frame, "platform.devices_per_node", 1.0)
+    one_node = _positive(frame, "platform.nodes", 1.0) <= 1
+    bus = _positive(frame, "fingerprint.allreduce_busbw_bytes_per_s", np.nan)
+    intra = _positive(frame, "intra_node.bandwidth_bytes_per_s", assumed(INTRA_BYTES_PER_S))
+    inter = _positive(frame, "inter_node.bandwidth_bytes_per_s", assumed(INTER_BYTES_PER_S))
+    link = np.where(one_node, numbers(frame, "intra_node.latency_s"), numbers(frame, "inter_node.latency_s"))
+    latency = _positive(frame, "fingerprint.allreduce_latency_s", link)
+    copy = _positive(frame, "fingerprint.copy_bytes_per_s", assumed(MEMORY_BYTES_PER_S))
+    return {
+        "matmul_flops_per_s": _matmul(frame, assumed(MATMUL_FLOPS_PER_S)),
+        "memory_bytes_per_s": _positive(frame, "accelerator.memory_bandwidth_bytes_per_s", copy),
+        "memory_bytes": _positive(frame, "accelerator.memory_bytes", np.nan),
+        "intra_bytes_per_s": np.where(one_node & (bus > 0), bus, intra),
+        # the probe's all-reduce runs over all devices, whose links into the next node add up
+        "inter_bytes_per_s": np.where(~one_node & (bus > 0), bus / local, inter),
+        "latency_s": np.where(latency > 0, latency, assumed(LATENCY_S)),
+    }
+
+
+def _matmul(frame: pl.DataFrame, assumed: Array) -> Array:
+    """Matrix FLOP/s at the row's precision: probed, else the sustained share of the vendor's peak."""
+    precision = _precision(frame)
+    rate = np.full(len(frame), np.nan)
+    for name, fallback in (("fp8", "bf16"), ("fp16", "bf16"), ("bf16", "fp16"), ("tf32", "fp32"), ("fp32", "tf32")):
+        peak = numbers(frame, f"peak_flops_per_s.{name}")
+        peak = np.where(peak > 0, peak, numbers(frame, f"peak_flops_per_s.{fallback}"))
+        rate = np.where(precision == name, SUSTAINED * peak, rate)
+    narrow = np.isin(precision, ("bf16", "fp16", "fp8"))
+    fp32 = numbers(frame, "fingerprint.matmul_fp32_flops_per_s")
+    probed = np.where(narrow, numbers(frame, "fingerprint.matmul_bf16_flops_per_s"), fp32)
+    probed = np.where((precision == "fp8") & np.isfinite(rate), np.nan, probed)
+    rate = np.where(probed > 0, probed, rate)
+    return np.where(rate > 0, rate, np.where(fp32 > 0, fp32, assumed))
