@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,12 +14,16 @@ import pretune
 from pretune.datasets.schema import core_schema, knob_types
 from pretune.datasets.spec import Spec
 from pretune.datasets.trial import TrialSpec
+from pretune.errors import InputError
+from pretune.model.saving import SHEET
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
     from mlflow.models import ModelSignature
     from mlflow.models.model import Model
+
+    from pretune.model.base import Surrogate
 
 _CODE = Path(__file__).with_name("served.py")
 OUTPUTS = {
@@ -60,26 +65,53 @@ def save_model(folder: Path, path: Path, mlflow_model: Model | None = None) -> N
             path=str(path),
             python_model=str(_CODE),
             artifacts={"surrogate": str(surrogate)},
-            signature=signature(),
+            signature=signature(declared_knobs(folder)),
             pip_requirements=[f"pretune[mlflow]=={pretune.__version__}"],
             mlflow_model=mlflow_model,
         )
 
 
-def signature() -> ModelSignature:
+def load_surrogate(folder: str | Path) -> Surrogate:
+    """The surrogate saved under ``folder``, whichever class it is of. Raises :class:`InputError`."""
+    import pretune.model
+
+    kind = _sheet(folder).get("kind")
+    if kind not in dir(pretune.model):
+        raise InputError(f"{folder}: holds a surrogate of kind {kind}, which pretune.model does not have")
+    surrogate: Surrogate = getattr(pretune.model, kind).load(folder)
+    return surrogate
+
+
+def declared_knobs(folder: Path) -> list[str]:
+    """Columns of the knobs that a user declared, from the rows that a surrogate is saved with."""
+    rows = _sheet(folder)["check"]["rows"]
+    return sorted({name for row in rows for name in row if name.startswith("knob.")} - set(knob_types()))
+
+
+def _sheet(folder: str | Path) -> dict:
+    path = Path(folder, SHEET)
+    try:
+        sheet: dict = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: is no saved surrogate ({error}); save it again") from None
+    return sheet
+
+
+def signature(more_knobs: list[str]) -> ModelSignature:
     """Inputs: every column known before a trial; outputs: the fields of a :class:`Prediction`.
 
     What a spec requires is required; the rest may be absent or null. MLflow refuses a whole
     number column that pandas widened to float for a null, so optional whole numbers are Any.
     """
     from mlflow.models import ModelSignature
-    from mlflow.types.schema import ColSpec, Schema
+    from mlflow.types.schema import AnyType, ColSpec, Schema
 
     required = _required(TrialSpec)
     inputs = [
         ColSpec(_mlflow_type(arrow_type, name in required), name, required=name in required)
         for name, arrow_type in input_columns().items()
     ]
+    inputs += [ColSpec(AnyType(), name, required=False) for name in more_knobs]
     return ModelSignature(
         inputs=Schema(inputs),
         outputs=Schema([ColSpec(kind, name, required=kind == "double") for name, kind in OUTPUTS.items()]),

@@ -10,8 +10,7 @@ import polars as pl
 import pyarrow as pa
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
-from pretune.mlflow_config.flavour import input_columns
-from pretune.model import load_surrogate
+from pretune.mlflow_config.flavour import input_columns, load_surrogate
 
 
 class ServedSurrogate(PythonModel):  # type: ignore[misc]
