@@ -25,47 +25,50 @@ def reserved_bytes() -> int:
     return int(cuda.memory_reserved()) if (cuda := _cuda()) else 0
 
 
-def peak_memory() -> dict[str, int | None]:
-    """The three figures of a Trial, of this rank so far. On a CPU ``device`` alone: the peak resident set
-    beyond what it was at :func:`count_memory_from_here`.
+class PeakMemory:
+    """The peak memory of this rank from now on: the three figures of a Trial.
 
-    On a GPU ``device`` is what the driver counts as used now, other processes included.
+    On a GPU, ``device`` is what the driver counts as used there, other processes included.
+    On a CPU it alone is known: the peak of the private and shared pages, without mapped
+    files (libraries), less those that were there when the baseline was taken. With the
+    baseline taken after the libraries are imported it is what a memory control group
+    entered at that moment would count, the same in a fresh process and in a forked one.
     """
-    allocated = reserved = None
-    if cuda := _cuda():
-        free, total = cuda.mem_get_info()
-        allocated, reserved = int(cuda.max_memory_allocated()), int(cuda.max_memory_reserved())
-    return {
-        "peak_memory_allocated_bytes": allocated,
-        "peak_memory_reserved_bytes": reserved,
-        "peak_memory_device_bytes": total - free if cuda else _resident_beyond(),
-    }
+
+    def __init__(self, baseline: bool) -> None:
+        """``baseline``: leave out what this process holds now."""
+        self._baseline_bytes = 0
+        if cuda := _cuda():
+            cuda.reset_peak_memory_stats()
+        elif baseline:
+            with contextlib.suppress(OSError):  # a kernel or container without it: the old peak stays
+                Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+            resident = _resident_bytes()
+            self._baseline_bytes = resident.get("RssAnon", 0) + resident.get("RssShmem", 0)
+
+    def read(self) -> dict[str, int | None]:
+        allocated = reserved = used = None
+        if cuda := _cuda():
+            free, total = cuda.mem_get_info()
+            allocated, reserved = int(cuda.max_memory_allocated()), int(cuda.max_memory_reserved())
+            used = total - free
+        elif resident := _resident_bytes():
+            used = max(resident["VmHWM"] - resident["RssFile"] - self._baseline_bytes, 0)
+        return {
+            "peak_memory_allocated_bytes": allocated,
+            "peak_memory_reserved_bytes": reserved,
+            "peak_memory_device_bytes": used,
+        }
 
 
-_resident_before = 0
-
-
-def count_memory_from_here() -> None:
-    """On a CPU, count the resident set from now on: what training takes beyond its libraries, as on a GPU."""
-    global _resident_before
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM (proc_pid_clear_refs(5))
-    _resident_before = _status_bytes("VmRSS") or 0
-
-
-def _resident_beyond() -> int | None:
-    peak = _status_bytes("VmHWM")
-    return None if peak is None else max(peak - _resident_before, 0)
-
-
-def _status_bytes(field: str) -> int | None:
-    """A field of proc_pid_status(5) for this process; None where there is no /proc."""
+def _resident_bytes() -> dict[str, int]:
+    """VmHWM, VmRSS, RssAnon, RssFile, RssShmem of this process (proc_pid_status(5)); empty without /proc."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:
-        return None
-    found = re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
+        return {}
+    found = re.findall(r"^(VmHWM|VmRSS|Rss\w+):\s+(\d+) kB", status, re.MULTILINE)
+    return {name: int(kilobytes) * 1024 for name, kilobytes in found}
 
 
 def compilations() -> int:

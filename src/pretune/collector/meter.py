@@ -27,9 +27,16 @@ class Meter:
     been enqueued. ``report(phase, windows)`` is called after each window.
     """
 
-    def __init__(self, measure: Measure, ranks: Ranks, report: Report | None = None) -> None:
+    def __init__(
+        self,
+        measure: Measure,
+        ranks: Ranks,
+        memory: device.PeakMemory | None = None,
+        report: Report | None = None,
+    ) -> None:
         self.rule = WindowRule(measure)
         self.ranks = ranks
+        self.memory = memory or device.PeakMemory(baseline=False)
         self.ends_s: list[float] = []
         self._report = report
         self._counters = Counters()
@@ -113,7 +120,7 @@ class Meter:
         """The measured fields of a Trial. Every rank calls it, after its last step."""
         if self.rule.measuring and not self.done:  # the loop ended before the rule did
             self._readings = self._counters.stop()
-        memory = device.peak_memory()
+        memory = self.memory.read()
         own = {
             "host": socket.gethostname(),
             "data_wait_s": self._waited_s,
@@ -141,7 +148,7 @@ class Meter:
             "loss_first": self._loss_first,
             "hosts": [socket.gethostname()],
             "missing": self._counters.missing,
-            **device.peak_memory(),
+            **self.memory.read(),
         }
 
     def _speed(self) -> dict[str, Any]:

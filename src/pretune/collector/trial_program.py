@@ -16,9 +16,12 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pretune.collector.process import die_with_parent, enter_control_groups
+
+if TYPE_CHECKING:
+    from pretune.collector.device import PeakMemory
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -33,6 +36,7 @@ class Evidence:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.memory: PeakMemory | None = None  # once the libraries are imported
         self.rank = int(os.environ.get("RANK", "0"))
 
     def progress(self, phase: str, windows: int = 0) -> None:
@@ -45,12 +49,12 @@ class Evidence:
             write_json(self.folder / "result.json", fields)
 
     def ended(self, error: BaseException | None) -> None:
-        from pretune.collector.device import peak_memory
         from pretune.collector.outcome import describe
 
         how = {"ended": "exception", **describe(error)} if error else {"ended": "ok", "status": "ok"}
         record = {"rank": self.rank, "host": socket.gethostname(), "pid": os.getpid(), "time": time.time()}
-        write_json(self.folder / f"rank-{self.rank}.json", record | how | peak_memory())
+        memory = self.memory.read() if self.memory else {}
+        write_json(self.folder / f"rank-{self.rank}.json", record | how | memory)
 
 
 def run(folder: Path) -> int:
@@ -80,20 +84,21 @@ def _train(folder: Path, evidence: Evidence) -> None:
     text = (folder / "spec.json").read_bytes()
     spec = TrialSpec.from_mapping(json.loads(text), str(folder / "spec.json"))
     _prepare_environment(spec.platform.backend, spec.knobs.threads_per_rank, spec.knobs.environment())
-    from pretune.collector import device, training
+    from pretune.collector import training
+    from pretune.collector.device import PeakMemory
     from pretune.collector.meter import Meter
     from pretune.collector.ranks import Ranks
     from pretune.collector.software import versions
 
     training.load(spec.framework)
-    device.count_memory_from_here()
+    evidence.memory = PeakMemory(baseline=True)
     enter_control_groups()
     spec = training.resolve(spec)
     evidence.progress("init")
-    on = training.join(spec, hashlib.sha256(text).hexdigest())
+    device = training.join(spec, hashlib.sha256(text).hexdigest())
     evidence.progress("build")
-    job = training.build(spec, on)
-    meter = Meter(spec.measure, Ranks(), evidence.progress)
+    job = training.build(spec, device)
+    meter = Meter(spec.measure, Ranks(), evidence.memory, evidence.progress)
     startup_s = seconds_since_start()
     evidence.progress("warmup")
     batches = meter.batches(job.batches())
