@@ -8,6 +8,7 @@ from .platform import Platform as Platform
 from .spec import Spec as Spec
 from .store import Fault as Fault
 from .store import TrialStore as TrialStore
+from .store import shipped_history as shipped_history
 from .trial import Measure as Measure
 from .trial import Status as Status
 from .trial import Trial as Trial

@@ -3,7 +3,8 @@
 A nested spec becomes columns named ``<its field>.<field>`` (``model.layers``,
 ``platform.nodes``, ``accelerator.memory_bytes``); the fields of a Trial itself have no
 prefix. The open fields are prefixes of their own: ``knob.*``, ``counter.*``,
-``missing.*`` and ``software.*``; a file holds those that its trials have.
+``missing.*`` and ``software.*``; a file holds those that its trials have, and null where one
+trial has none: a counter that is None does not come back, its reason under ``missing`` does.
 """
 
 from __future__ import annotations
@@ -134,7 +135,10 @@ def to_table(trials: list[Trial]) -> pa.Table:
         for name in sorted({column for row in rows for column in row} - core)
     ]
     schema = pa.schema(fields, metadata=core_schema().metadata)
-    return pa.Table.from_pylist(rows, schema=schema)
+    try:
+        return pa.Table.from_pylist(rows, schema=schema)
+    except (pa.ArrowException, OverflowError, UnicodeError) as error:
+        raise StoreError(f"trial {rows[0]['trial_id']}: cannot be stored ({error})") from None
 
 
 def _open_type(column: str, values: list[Any]) -> pa.DataType:
@@ -154,7 +158,15 @@ def _open_type(column: str, values: list[Any]) -> pa.DataType:
     return _SCALARS[kinds.pop()] if kinds else pa.string()
 
 
-def schema_version(schema: pa.Schema) -> int | None:
-    """The version in a file's metadata; None when the file was not written by pretune."""
-    stamp = (schema.metadata or {}).get(VERSION_KEY)
-    return int(stamp) if stamp is not None and stamp.isdigit() else None
+def mismatch(found: pa.Schema) -> str | None:
+    """Why a file with this schema holds no trials that this pretune can read; None when it does."""
+    stamp = (found.metadata or {}).get(VERSION_KEY)
+    if stamp is None or not stamp.isdigit():
+        return "has no pretune schema version; import it instead of copying it in"
+    if int(stamp) > SCHEMA_VERSION:
+        return f"has schema version {int(stamp)}, this pretune reads up to {SCHEMA_VERSION}; upgrade pretune"
+    for field in core_schema():
+        index = found.get_field_index(field.name)
+        if index >= 0 and found.field(index).type != field.type:
+            return f"column {field.name} is {found.field(index).type}, not {field.type}; write it again"
+    return None

@@ -42,13 +42,13 @@ def read_yaml(path: str | Path) -> Any:
 
 
 def one_line(error: ValidationError, where: str) -> str:
-    """The first problems of a pydantic error as ``where: field: reason``."""
+    """The first problems of a pydantic error as ``where: field: reason``; some reasons name the field."""
     parts = []
     for problem in error.errors()[:3]:
-        field = ".".join(str(step) for step in problem["loc"]) or "(whole)"
+        field = "".join(f"{step}." for step in problem["loc"]).removesuffix(".")
         reason = problem["msg"].removeprefix("Value error, ")
         shown = problem["input"]
         got = f", got {shown!r}" if isinstance(shown, str | int | float | bool) else ""
-        parts.append(f"{field}: {reason}{got}")
+        parts.append(f"{field}: {reason}{got}" if field else reason)
     more = f" (and {len(error.errors()) - 3} more)" if len(error.errors()) > 3 else ""
     return f"{where}: {'; '.join(parts)}{more}"

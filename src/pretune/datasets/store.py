@@ -54,7 +54,11 @@ class TrialStore:
 
     # -- writing ------------------------------------------------------------------
     def append(self, trials: Trial | Iterable[Trial]) -> list[Path]:
-        """Write the trials, one file per platform; returns the files. Durable on return."""
+        """Write the trials, one file per platform; returns the files. Durable on return.
+
+        Raises :class:`StoreError` when a file cannot be written (disk full, no permission); then the
+        store is as it was before that file.
+        """
         trials = [trials] if isinstance(trials, Trial) else list(trials)
         by_platform: dict[str, list[Trial]] = defaultdict(list)
         for trial in trials:
@@ -62,23 +66,30 @@ class TrialStore:
         return [self._write(name, group) for name, group in by_platform.items()]
 
     def _write(self, platform: str, trials: list[Trial]) -> Path:
-        folder = self.root / f"platform={platform}"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{_file_stem(trials)}.parquet"
-        if path.exists():
-            return path
-        temporary = folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
+        path = self.root / f"platform={platform}" / f"{_file_stem(trials)}.parquet"
+        table = schema.to_table(trials)
+        try:
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._put(table, path)
+        except OSError as error:
+            reason = error.strerror or " ".join(str(error).split())
+            raise StoreError(f"{path}: cannot be written ({reason}); nothing was added") from None
+        return path
+
+    def _put(self, table: pa.Table, path: Path) -> None:
+        """Make the file appear whole: written beside its place and synced, then renamed."""
+        temporary = path.with_name(f"{_TEMPORARY}{uuid.uuid4().hex}")
         try:
             with temporary.open("wb") as file:
-                pq.write_table(schema.to_table(trials), file, compression="zstd")
+                pq.write_table(table, file, compression="zstd")
                 file.flush()
                 os.fsync(file.fileno())
             os.rename(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        _sync_folder(folder)
-        return path
+        _sync_folder(path.parent)
 
     # -- reading ------------------------------------------------------------------
     def files(self) -> list[Path]:
@@ -96,7 +107,7 @@ class TrialStore:
         assert isinstance(empty, pl.DataFrame)
         frames = [empty.lazy()]
         for path in self.files():
-            self._read_schema(path)
+            self._metadata(path)
             frames.append(pl.scan_parquet(path, hive_partitioning=False))
         return pl.concat(frames, how="diagonal_relaxed")
 
@@ -111,12 +122,12 @@ class TrialStore:
                 yield self._trial(path, number, row)
 
     def __len__(self) -> int:
-        return sum(pq.read_metadata(path).num_rows for path in self.files())
+        return sum(self._metadata(path).num_rows for path in self.files())
 
     def validate(self) -> list[Fault]:
-        """Everything wrong in the store: unreadable files, rows that are no trials, ids that repeat."""
+        """Everything wrong: unreadable files, rows that are no trials or lie elsewhere, ids that repeat."""
         faults: list[Fault] = []
-        seen: dict[str, str] = {}
+        seen: dict[str, Path] = {}
         for path in self.files():
             try:
                 rows = self._read(path).to_pylist()
@@ -124,16 +135,23 @@ class TrialStore:
                 faults.append(Fault(str(path), None, str(error).removeprefix(f"{path}: ")))
                 continue
             for number, row in enumerate(rows):
-                try:
-                    trial = self._trial(path, number, row)
-                except StoreError as error:
-                    faults.append(Fault(str(path), number, str(error).split(": ", 1)[1]))
-                    continue
-                if trial.trial_id in seen:
-                    reason = f"trial_id {trial.trial_id} is already in {seen[trial.trial_id]}"
+                reason = self._wrong(path, number, row, seen)
+                if reason:
                     faults.append(Fault(str(path), number, reason))
-                seen[trial.trial_id] = str(path)
         return faults
+
+    def _wrong(self, path: Path, number: int, row: dict, seen: dict[str, Path]) -> str | None:
+        """What is wrong with one row; notes its id in ``seen``."""
+        try:
+            trial = self._trial(path, number, row)
+        except StoreError as error:
+            return str(error).split(": ", 1)[1]
+        if trial.trial_id in seen:
+            return f"trial_id {trial.trial_id} is already in {seen[trial.trial_id]}"
+        seen[trial.trial_id] = path
+        if path.parent.name != f"platform={trial.platform.name}":
+            return f"its platform is {trial.platform.name}, which is another folder"
+        return None
 
     def _trial(self, path: Path, number: int, row: dict) -> Trial:
         try:
@@ -141,28 +159,30 @@ class TrialStore:
         except ValidationError as error:
             raise StoreError(one_line(error, f"{path} row {number}")) from None
 
-    def _read_schema(self, path: Path) -> pa.Schema:
+    def _metadata(self, path: Path) -> pq.FileMetaData:
+        """The footer; raises :class:`StoreError` when this pretune cannot read the file as trials."""
         try:
-            found = pq.read_schema(path)
-        except (pa.ArrowInvalid, OSError) as error:
+            metadata = pq.read_metadata(path)
+            found = metadata.schema.to_arrow_schema()
+        except (pa.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())
             raise StoreError(f"{path}: is truncated or no Parquet file ({reason}); move it aside") from None
-        version = schema.schema_version(found)
-        if version is None:
-            raise StoreError(f"{path}: has no pretune schema version; import it instead of copying it in")
-        if version > schema.SCHEMA_VERSION:
-            raise StoreError(
-                f"{path}: has schema version {version}, this pretune reads up to "
-                f"{schema.SCHEMA_VERSION}; upgrade pretune"
-            )
-        return found
+        problem = schema.mismatch(found)
+        if problem:
+            raise StoreError(f"{path}: {problem}")
+        return metadata
 
     def _read(self, path: Path) -> pa.Table:
-        self._read_schema(path)
+        self._metadata(path)
         try:
             return pq.ParquetFile(path).read()
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise StoreError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
+
+
+def shipped_history() -> TrialStore:
+    """The trials that come with pretune; empty when none were installed."""
+    return TrialStore(Path(__file__).parent / "history")
 
 
 def _file_stem(trials: list[Trial]) -> str:

@@ -52,12 +52,12 @@ class ModelSpec(Spec):
         if self.hidden_size % self.heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not divisible by heads {self.heads}; "
-                f"nearest legal heads: {nearest_divisors(self.hidden_size, self.heads)}"
+                f"nearest legal heads: {_either(nearest_divisors(self.hidden_size, self.heads))}"
             )
         if self.heads % self.kv_heads:
             raise ValueError(
                 f"heads {self.heads} is not divisible by kv_heads {self.kv_heads}; "
-                f"nearest legal kv_heads: {nearest_divisors(self.heads, self.kv_heads)}"
+                f"nearest legal kv_heads: {_either(nearest_divisors(self.heads, self.kv_heads))}"
             )
         if bool(self.experts) != bool(self.experts_per_token):
             raise ValueError("experts and experts_per_token are given together or not at all")
@@ -114,7 +114,7 @@ class ModelSpec(Spec):
 
     @classmethod
     def from_huggingface(cls, path: str | Path) -> Self:
-        """Read a Hugging Face ``config.json`` (GPT-2 or Llama-like key names).
+        """Read a Hugging Face ``config.json`` of a GPT-2, GPT-NeoX, Llama or Mixtral kind of model.
 
         Raises :class:`InputError` naming the file and the key that is missing.
         """
@@ -122,28 +122,45 @@ class ModelSpec(Spec):
             config = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: is not a readable config.json ({error})") from None
+        if not isinstance(config, dict):
+            raise InputError(f"{path}: is not a readable config.json (it holds no object)")
+        return cls.from_mapping(_from_config(config, str(path)), str(path))
 
-        def first(*keys: str, default: Any = None) -> Any:
-            return next((config[k] for k in keys if config.get(k) is not None), default)
 
-        rotary = "rope_theta" in config or "rope_scaling" in config or "num_key_value_heads" in config
-        data = {
-            "name": first("_name_or_path", "model_type", default="model") or "model",
-            "layers": first("num_hidden_layers", "n_layer"),
-            "hidden_size": first("hidden_size", "n_embd"),
-            "heads": first("num_attention_heads", "n_head"),
-            "kv_heads": first("num_key_value_heads"),
-            "ffn_size": first("moe_intermediate_size", "intermediate_size", "n_inner"),
-            "vocabulary": first("vocab_size"),
-            "gated_mlp": str(first("hidden_act", "activation_function", default="")) in {"silu", "swiglu"},
-            "tied_embeddings": first("tie_word_embeddings", default=not rotary),
-            "positions": "rotary" if rotary else "learned",
-            "max_positions": first("max_position_embeddings", "n_positions", default=2048),
-            "norm": "rmsnorm" if "rms_norm_eps" in config else "layernorm",
-            "experts": first("num_local_experts", "num_experts", "n_routed_experts", default=0),
-            "experts_per_token": first("num_experts_per_tok", default=0),
-        }
-        return cls.from_mapping(data, str(path))
+# field of ModelSpec -> the keys under which config.json files have it; the first four must be there
+_CONFIG_KEYS = {
+    "layers": ("num_hidden_layers", "n_layer"),
+    "hidden_size": ("hidden_size", "n_embd"),
+    "heads": ("num_attention_heads", "n_head"),
+    "vocabulary": ("vocab_size",),
+    "kv_heads": ("num_key_value_heads",),
+    "ffn_size": ("moe_intermediate_size", "intermediate_size", "n_inner"),
+    "max_positions": ("max_position_embeddings", "n_positions"),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "experts_per_token": ("num_experts_per_tok",),
+}
+_ROTARY_KEYS = {"rope_theta", "rope_scaling", "rope_parameters", "rotary_pct", "rms_norm_eps"}
+
+
+def _from_config(config: dict[str, Any], where: str) -> dict[str, Any]:
+    """ModelSpec's fields from the keys of a config.json."""
+    data: dict[str, Any] = {}
+    for field, keys in _CONFIG_KEYS.items():
+        value = next((config[key] for key in keys if config.get(key) is not None), None)
+        if value is not None:
+            data[field] = value
+        elif field in ("layers", "hidden_size", "heads", "vocabulary"):
+            raise InputError(f"{where}: has no {' or '.join(keys)}; it is no config.json of a language model")
+    rotary = bool(_ROTARY_KEYS & config.keys())
+    activation = config.get("hidden_act") or config.get("activation_function")
+    tied = config.get("tie_word_embeddings")
+    return data | {
+        "name": config.get("_name_or_path") or config.get("model_type") or "model",
+        "gated_mlp": activation in ("silu", "swiglu"),
+        "tied_embeddings": not rotary if tied is None else tied,
+        "positions": "rotary" if rotary else "learned",
+        "norm": "rmsnorm" if "rms_norm_eps" in config else "layernorm",
+    }
 
 
 class Workload(Spec):
@@ -162,7 +179,7 @@ class Workload(Spec):
             near = [n for n in (below, below + self.sequence_length) if n]
             raise ValueError(
                 f"global_batch_tokens {self.global_batch_tokens} is no whole number of sequences of "
-                f"{self.sequence_length}; nearest: {' or '.join(map(str, near))}"
+                f"{self.sequence_length}; nearest: {_either(near)}"
             )
         if self.model.positions == "learned" and self.sequence_length > self.model.max_positions:
             raise ValueError(
@@ -186,3 +203,7 @@ def nearest_divisors(number: int, wanted: int) -> list[int]:
     below = [d for d in divisors if d <= wanted][-1:]
     above = [d for d in divisors if d > wanted][:1]
     return below + above
+
+
+def _either(values: list[int]) -> str:
+    return " or ".join(map(str, values))

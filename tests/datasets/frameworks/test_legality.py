@@ -1,0 +1,283 @@
+"""Which configurations are legal, what is said of the others, and what the legal ones become."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pretune.datasets import Accelerator, Knobs, Platform, Workload
+from pretune.datasets.frameworks import FRAMEWORKS, Framework, framework
+from pretune.datasets.frameworks.legality import layout_problems
+from pretune.datasets.presets import model
+from pretune.errors import IllegalKnobs, InputError
+
+CPU = Accelerator(name="cpu")
+TWO = Platform(name="two", accelerator=CPU, devices_per_node=2, backend="gloo")
+EIGHT = Platform(name="eight", accelerator=CPU, devices_per_node=4, nodes=2, backend="nccl")
+JOB = Workload(model=model("gpt-tiny"), sequence_length=128, global_batch_tokens=128 * 16, precision="fp32")
+DEEPSPEED = framework("deepspeed")
+DDP = framework("torch_ddp")
+
+
+def said(knobs: Knobs, one: Framework = DEEPSPEED, platform: Platform = TWO) -> list[str]:
+    return [str(problem) for problem in one.problems(JOB, platform, knobs)]
+
+
+# -- the identities -------------------------------------------------------------------
+@pytest.mark.parametrize("one", FRAMEWORKS.values(), ids=FRAMEWORKS)
+@given(
+    micro=st.none() | st.integers(1, 20),
+    accumulation=st.none() | st.integers(1, 20),
+    dp=st.none() | st.integers(1, 10),
+    devices=st.integers(1, 8),
+)
+def test_what_is_legal_satisfies_the_identities(
+    one: Framework, micro: int | None, accumulation: int | None, dp: int | None, devices: int
+) -> None:
+    """For any three of them: legal exactly when whole numbers exist, and then they hold."""
+    platform = TWO.model_copy(update={"devices_per_node": devices})
+    knobs = Knobs(micro_batch=micro, accumulation=accumulation, dp=dp)
+    possible = [
+        (m, a)
+        for m in range(1, 17)
+        for a in range(1, 17)
+        if m * a * devices == 16
+        and micro in (None, m)
+        and accumulation in (None, a)
+        and dp in (None, devices)
+    ]
+    if not possible:
+        with pytest.raises(IllegalKnobs) as caught:
+            one.resolve(JOB, platform, knobs)
+        assert {problem.field for problem in caught.value.problems} <= {"micro_batch", "accumulation", "dp"}
+        return
+    full = one.resolve(JOB, platform, knobs)
+    assert (full.micro_batch, full.accumulation) in possible
+    assert full.dp == devices
+    assert one.resolve(JOB, platform, full) == full
+
+
+@pytest.mark.parametrize("one", FRAMEWORKS.values(), ids=FRAMEWORKS)
+def test_the_nearest_values_it_names_are_legal(one: Framework) -> None:
+    for knobs in (Knobs(micro_batch=3), Knobs(micro_batch=3, accumulation=3), Knobs(accumulation=5, dp=2)):
+        (problem,) = one.problems(JOB, TWO, knobs)
+        for value in problem.nearest:
+            repaired = knobs.model_copy(update={problem.field: value})
+            if problem.field == "micro_batch" and knobs.accumulation:
+                repaired = repaired.model_copy(update={"accumulation": None})
+            assert one.problems(JOB, TWO, repaired) == []
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        (
+            Knobs(micro_batch=3),
+            "micro_batch: micro_batch 3 x accumulation 2 x dp 2 = 12, but the global batch is 16 sequences; "
+            "nearest: 2, 4",
+        ),
+        (
+            Knobs(micro_batch=2, accumulation=5),
+            "accumulation: micro_batch 2 x accumulation 5 x dp 2 = 20, but the global batch is 16 sequences; "
+            "nearest: 4",
+        ),
+        (Knobs(dp=4), "dp: dp 4 x tp 1 x pp 1 x cp 1 = 4, but the platform has 2 devices; nearest: 2"),
+    ],
+)
+def test_a_batch_or_layout_that_does_not_fit(knobs: Knobs, message: str) -> None:
+    assert said(knobs) == [message]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        (Knobs(tp=8), "tp: heads 4 is not divisible by tp 8; nearest: 4"),
+        (Knobs(pp=8), "pp: layers 4 is not divisible by pp 8; nearest: 4"),
+        (Knobs(pp=2, vp=3), "vp: layers per stage 2 is not divisible by vp 3; nearest: 2"),
+        (Knobs(vp=2), "vp: vp 2 interleaves pipeline stages, but pp is 1; nearest: 1"),
+        (Knobs(ep=2), "ep: experts 0 cannot be split by ep 2; nearest: 1"),
+        (Knobs(tp=3), "tp: dp 2 x tp 3 x pp 1 x cp 1 = 6, but the platform has 8 devices; nearest: 2, 4"),
+    ],
+)
+def test_shapes_that_do_not_divide(knobs: Knobs, message: str) -> None:
+    assert message in [str(problem) for problem in layout_problems(JOB, EIGHT, knobs)]
+
+
+def test_a_legal_model_parallel_layout_has_no_layout_problems() -> None:
+    layout = Knobs(tp=2, pp=2, vp=2, micro_batch=1)
+    assert layout_problems(JOB, EIGHT, layout) == []
+    assert said(layout, platform=EIGHT) == [
+        f"{name}: 2 splits the model, but this version's trial program is data-parallel only; nearest: 1"
+        for name in ("tp", "pp", "vp")
+    ]
+
+
+# -- the frameworks -------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        (
+            Knobs(offload_optimizer="cpu"),
+            "offload_optimizer: cpu needs ZeRO, but zero_stage is 0; set zero_stage to 1, 2 or 3",
+        ),
+        (Knobs(precision="fp8"), "precision: fp8 is not built in; nearest: fp32, bf16, fp16"),
+        (Knobs(stage3_param_persistence_threshold=-1), "stage3_param_persistence_threshold: -1 is negative"),
+        (Knobs(sequence_parallel=True), "sequence_parallel: needs tensor parallelism"),
+        (Knobs(torch_adam="yes"), "torch_adam: is neither true nor false"),
+    ],
+)
+def test_what_deepspeed_refuses(knobs: Knobs, message: str) -> None:
+    assert [text for text in said(knobs) if text.startswith(message)]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "field"),
+    [
+        (Knobs(zero_stage=1), "zero_stage"),
+        (Knobs(offload_optimizer="cpu"), "offload_optimizer"),
+        (Knobs(ddp_bucket_mb=-1.0), "ddp_bucket_mb"),
+        (Knobs(ddp_bucket_mb="big"), "ddp_bucket_mb"),
+        (Knobs(precision="fp16"), "precision"),
+    ],
+)
+def test_what_ddp_refuses(knobs: Knobs, field: str) -> None:
+    assert [problem.field for problem in DDP.problems(JOB, TWO, knobs)] == [field]
+
+
+def test_users_own_knobs_and_settings_of_other_stages_are_legal() -> None:
+    knobs = Knobs(
+        zero_stage=0, stage3_prefetch_bucket_size=1000, **{"env.GLOO_SOCKET_IFNAME": "lo", "mine": 3}
+    )
+    assert said(knobs) == []
+    assert DEEPSPEED.resolve(JOB, TWO, knobs).settings()["mine"] == 3
+
+
+@pytest.mark.parametrize("one", FRAMEWORKS.values(), ids=FRAMEWORKS)
+def test_stock_sets_every_declared_knob_that_has_a_value(one: Framework) -> None:
+    stock = one.default_knobs(JOB, TWO)
+    assert one.knobs.keys() - stock.settings().keys() <= {"communication_data_type"}
+    assert (stock.micro_batch, stock.accumulation, stock.dp, stock.precision) == (1, 8, 2, "fp32")
+    for name, declaration in one.knobs.items():
+        assert declaration.name == name
+        assert declaration.doc
+        if declaration.default is not None:
+            assert stock.settings()[name] == declaration.default
+
+
+def test_stock_that_cannot_run_says_why() -> None:
+    with pytest.raises(IllegalKnobs, match="global batch of 16 sequences is not divisible by dp 3"):
+        DEEPSPEED.default_knobs(JOB, TWO.model_copy(update={"devices_per_node": 3}))
+
+
+def test_overlap_follows_the_stage_as_in_deepspeed() -> None:
+    by_stage = [DEEPSPEED.resolve(JOB, TWO, Knobs(zero_stage=stage)).overlap_comm for stage in range(4)]
+    assert by_stage == [False, False, False, True]
+    assert DEEPSPEED.resolve(JOB, TWO, Knobs(zero_stage=3, overlap_comm=False)).overlap_comm is False
+
+
+def test_an_unknown_framework_is_named_with_the_known_ones() -> None:
+    with pytest.raises(InputError, match="'megatron' is not known; use one of deepspeed, torch_ddp"):
+        framework("megatron")
+
+
+def test_declaring_frameworks_imports_none_of_them() -> None:
+    program = (
+        "import sys; from pretune.datasets.frameworks import framework; framework('deepspeed')\n"
+        "assert not {'torch', 'deepspeed', 'polars', 'pyarrow'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+# -- files ------------------------------------------------------------------------------
+def config(**settings: object) -> dict:
+    knobs = DEEPSPEED.resolve(JOB, TWO, Knobs.model_validate(settings))
+    files = DEEPSPEED.files(JOB, TWO, knobs)
+    assert list(files) == ["ds_config.json"]
+    return json.loads(files["ds_config.json"])
+
+
+def test_ds_config_holds_what_was_asked_for() -> None:
+    written = config(
+        micro_batch=2, zero_stage=3, precision="bf16", communication_data_type="fp32", offload_optimizer="cpu"
+    )
+    assert written["train_batch_size"] == 16
+    assert written["train_micro_batch_size_per_gpu"] == 2
+    assert written["gradient_accumulation_steps"] == 4
+    assert written["bf16"] == {"enabled": True}
+    assert written["communication_data_type"] == "fp32"
+    assert written["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
+    assert written["optimizer"]["params"]["torch_adam"] is True
+    assert "bf16" not in config()
+    assert "communication_data_type" not in config()
+    assert "offload_optimizer" not in config()["zero_optimization"]
+
+
+def test_deepspeeds_own_optimizer_is_the_default_where_it_can_be_built() -> None:
+    knobs = DEEPSPEED.default_knobs(JOB, EIGHT)
+    written = json.loads(DEEPSPEED.files(JOB, EIGHT, knobs)["ds_config.json"])
+    assert written["optimizer"]["params"]["torch_adam"] is False
+
+
+def test_ddp_file_holds_its_arguments() -> None:
+    knobs = DDP.resolve(JOB, TWO, Knobs(ddp_bucket_mb=5))
+    assert json.loads(DDP.files(JOB, TWO, knobs)["ddp.json"])["bucket_cap_mb"] == 5
+
+
+READ_CONFIGS = """
+import json, sys
+from deepspeed.runtime.config import DeepSpeedConfig
+
+results = []
+for sheet in json.load(open(sys.argv[1])):
+    read = DeepSpeedConfig(sheet)
+    zero = read.zero_config
+    results.append({
+        "train_batch_size": read.train_batch_size,
+        "micro": read.train_micro_batch_size_per_gpu,
+        "accumulation": read.gradient_accumulation_steps,
+        "zero": zero.model_dump(mode="json", by_alias=True),
+    })
+print("READ " + json.dumps(results))
+"""
+
+
+@pytest.mark.slow
+def test_deepspeed_reads_the_file_and_agrees_on_every_default(tmp_path: Path) -> None:
+    """One rank, so that DeepSpeed's own check of the batch holds; its defaults against ours."""
+    one = TWO.model_copy(update={"devices_per_node": 1})
+    asked = [{"zero_stage": stage, "micro_batch": 4} for stage in range(4)]
+    asked.append(
+        {"zero_stage": 2, "offload_optimizer": "cpu", "precision": "bf16", "reduce_bucket_size": 1000}
+    )
+    configs = [
+        json.loads(DEEPSPEED.files(JOB, one, DEEPSPEED.resolve(JOB, one, Knobs(**case)))["ds_config.json"])
+        for case in asked
+    ]
+    bare = [
+        {"train_batch_size": 16, "gradient_accumulation_steps": 4, "zero_optimization": {"stage": stage}}
+        for stage in range(4)
+    ]
+    sheet = tmp_path / "configs.json"
+    sheet.write_text(json.dumps(configs + bare))
+    done = subprocess.run(
+        [sys.executable, "-c", READ_CONFIGS, str(sheet)],
+        env={**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("READ ")]
+    assert lines, done.stderr[-3000:]
+    read = json.loads(lines[0].removeprefix("READ "))
+    for stage in range(4):
+        assert read[stage] == read[len(configs) + stage]
+        assert (read[stage]["micro"], read[stage]["accumulation"]) == (4, 4)
+    assert read[4]["zero"]["offload_optimizer"]["device"] == "cpu"
+    assert read[4]["zero"]["reduce_bucket_size"] == 1000
