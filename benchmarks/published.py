@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-# bf16 and fp8 dense FLOP/s, memory bytes, memory bytes/s, link inside a node, link between nodes (bytes/s, one way)
+# bf16 and fp8 dense FLOP/s; memory bytes and bytes/s; links in and between nodes, bytes/s one way
 ACCELERATORS = {
     "V100": (125e12, None, 16e9, 0.9e12, 150e9, 3.1e9),  # NVIDIA V100 data sheet (fp16 tensor)
     "A100": (312e12, None, 80e9, 2.039e12, 300e9, 25e9),  # NVIDIA A100 80GB data sheet; 8x HDR InfiniBand
@@ -92,7 +92,9 @@ def _model() -> dict[str, pl.Expr | str]:
         "model.experts_per_token": pl.col("experts_topk").cast(pl.Int64, strict=False),
         "workload.sequence_length": "seq_len",
         "workload.global_batch_tokens": pl.col("global_batch_sequences") * pl.col("seq_len"),
-        "workload.precision": pl.when(precision.str.contains("fp8|fp4")).then(pl.lit("fp8")).otherwise(precision),
+        "workload.precision": pl.when(precision.str.contains("fp8|fp4"))
+        .then(pl.lit("fp8"))
+        .otherwise(precision),
     }
 
 

@@ -70,7 +70,7 @@ class Prediction:
 
 
 class Surrogate(ABC):
-    """Learns throughput from trials. Deterministic for a ``seed``; a scikit-learn estimator in its parameters."""
+    """Learns throughput from trials. Deterministic for a ``seed``; its parameters are scikit-learn's way."""
 
     @abstractmethod
     def fit(self, frame: pl.DataFrame) -> Self:

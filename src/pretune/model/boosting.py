@@ -1,4 +1,4 @@
-"""Boosted trees on residuals: one booster with its encoder, and its out-of-fold errors."""
+"""Boosted trees on residuals: a level, a booster, and errors on configurations it has not seen."""
 
 from __future__ import annotations
 
@@ -6,74 +6,59 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from pretune.errors import InputError
-from pretune.model.base import Array, Baseline
-from pretune.model.columns import configurations
-from pretune.model.features import Encoder
+from pretune.model.base import Array
 
 if TYPE_CHECKING:
     import xgboost
 
 MIN_ROWS = 4  # below, a mean says more than a split
+LEVEL_NOISE = 0.3  # of one residual about the level
 NEIGHBOURS = 2000  # rows kept to measure distances to
+FARTHEST = 4.0  # usual distances; no error grows without end
 
 
 class ResidualTrees:
-    """Learns ``residual`` (n,), the log of measured over physical throughput, less a level.
+    """Learns residuals (n,): logs of measured over physical throughput.
 
-    ``level`` absorbs what all rows share (another definition of throughput, an efficiency that
-    physics assumed), shrunk towards 0 by ``level_sd``. After :meth:`fit`, ``out_of_fold_`` (n,) holds each row's
-    prediction by trees that saw no row of the same configuration.
+    ``level_`` absorbs what all rows share (another definition of throughput, an efficiency that physics
+    assumed); it is the median, shrunk towards 0 as far as a prior of ``level_sd`` says. The trees
+    learn the rest.
     """
 
     def __init__(
-        self,
-        baseline: Baseline,
-        level_sd: float = 0.7,
-        n_estimators: int = 300,
-        max_depth: int = 5,
-        learning_rate: float = 0.06,
-        folds: int = 5,
-        seed: int = 0,
-        n_jobs: int = 1,
+        self, rounds: int, max_depth: int, learning_rate: float, level_sd: float, seed: int, n_jobs: int
     ) -> None:
-        self.encoder = Encoder(baseline)
-        self.level_sd, self.folds = level_sd, folds
-        self.rounds = n_estimators
+        self.rounds, self.level_sd, self.seed = rounds, level_sd, seed
         self.params = {
             "max_depth": max_depth,
             "eta": learning_rate,
             "subsample": 0.8,
             "colsample_bytree": 0.8,
             "min_child_weight": 2,
+            "max_bin": 64,
             "base_score": 0.0,
             "seed": seed,
             "nthread": n_jobs,
             "verbosity": 0,
         }
 
-    def fit(self, frame: pl.DataFrame, residual: Array, groups: Array | list[str] | None = None) -> Self:
-        """n >= 0 rows; ``groups`` (n,) share no fold, by default the configurations."""
-        self.encoder.fit(frame)
+    def fit(self, x: Array, residual: Array) -> Self:
+        """n >= 0 rows of f features."""
+        self.features_ = x.shape[1]
         self.level_ = self._level(residual)
-        x, y = self.encoder.matrix(frame), residual - self.level_
-        self.booster_ = self._train(x, y)
-        points = self.encoder.points(frame)
-        keys = np.unique(configurations(frame) if groups is None else groups, return_inverse=True)[1]
-        self._cross(x, y, points, keys)
-        keep = np.linspace(0, len(points) - 1, min(len(points), NEIGHBOURS)).astype(int)
-        self.points_ = points[keep]
-        self.spacing_ = _spacing(points, keys)
+        self.booster_ = self._train(x, residual - self.level_)
         return self
 
     def _level(self, residual: Array) -> float:
         if not len(residual):
             return 0.0
-        return float(np.median(residual)) * len(residual) / (len(residual) + (0.3 / self.level_sd) ** 2)
+        return (
+            float(np.median(residual)) * len(residual) / (len(residual) + (LEVEL_NOISE / self.level_sd) ** 2)
+        )
 
     def _train(self, x: Array, y: Array) -> xgboost.Booster | None:
         import xgboost
@@ -82,39 +67,39 @@ class ResidualTrees:
             return None
         return xgboost.train(self.params, xgboost.DMatrix(x, y), num_boost_round=self.rounds)
 
-    def _cross(self, x: Array, y: Array, points: Array, keys: NDArray[np.int64]) -> None:
-        """Fill ``out_of_fold_`` and ``away_``, each row's distance from the rows it was predicted from."""
-        self.out_of_fold_ = np.full(len(y), np.nan)
-        self.away_ = np.full(len(y), np.nan)
-        groups = keys.max() + 1 if len(keys) else 0
-        folds = min(self.folds, groups)
-        if folds < 2 or len(y) < MIN_ROWS:
-            return
-        order = np.random.default_rng(self.params["seed"]).permutation(groups)
-        fold = order[keys] % folds
-        for k in range(folds):
-            test, train = fold == k, fold != k
-            booster = self._train(x[train], y[train])
-            self.out_of_fold_[test] = self.level_ + _apply(booster, x[test])
-            self.away_[test] = _nearest(points[train], points[test])
-
-    def predict(self, frame: pl.DataFrame) -> Array:
+    def predict(self, x: Array) -> Array:
         """(n,) level and trees."""
-        return self.level_ + _apply(self.booster_, self.encoder.matrix(frame))
+        return self.level_ + apply(self.booster_, x)
 
-    def leaves(self, frame: pl.DataFrame, trees: int) -> NDArray[np.int32]:
-        """(n, at most ``trees``) the leaf that each row falls into, of trees spread over the booster."""
+    def leaves(self, x: Array, trees: int) -> NDArray[np.int32]:
+        """(n, at most ``trees``) the leaf that each row falls into, of the first trees."""
         import xgboost
 
-        if self.booster_ is None or not len(frame):
-            return np.zeros((len(frame), 0), np.int32)
-        data = xgboost.DMatrix(self.encoder.matrix(frame))
-        leaf = self.booster_.predict(data, pred_leaf=True, iteration_range=(0, min(trees, self.rounds)))
-        return leaf.reshape(len(frame), -1).astype(np.int32)
+        if self.booster_ is None or not len(x):
+            return np.zeros((len(x), 0), np.int32)
+        spread = (0, min(trees, self.rounds))
+        leaf = self.booster_.predict(xgboost.DMatrix(x), pred_leaf=True, iteration_range=spread)
+        return np.asarray(leaf.reshape(len(x), -1), dtype=np.int32)
 
-    def distance(self, frame: pl.DataFrame) -> Array:
-        """(n,) to the nearest row learned from, in units of the usual distance between those; 0 to 4."""
-        return stretch(_nearest(self.points_, self.encoder.points(frame)), self.spacing_)
+    def out_of_fold(
+        self, x: Array, residual: Array, points: Array, groups: NDArray[np.int64], folds: int
+    ) -> tuple[Array, Array]:
+        """(n,) each row's error by trees that saw no row of its group, (n,) its distance from what they saw.
+
+        NaN where there are too few groups to hold one out.
+        """
+        error, away = np.full((2, len(residual)), np.nan)
+        count = int(groups.max()) + 1 if len(groups) else 0
+        folds = min(folds, count)
+        if folds < 2 or len(residual) < MIN_ROWS:
+            return error, away
+        fold = np.random.default_rng(self.seed).permutation(count)[groups] % folds
+        y = residual - self.level_
+        for k in range(folds):
+            test, train = fold == k, fold != k
+            error[test] = y[test] - apply(self._train(x[train], y[train]), x[test])
+            away[test] = nearest(points[train], points[test])
+        return error, away
 
     # -- keeping --------------------------------------------------------------------
     def save(self, folder: Path, name: str) -> dict[str, Any]:
@@ -122,35 +107,24 @@ class ResidualTrees:
         folder.mkdir(parents=True, exist_ok=True)
         if self.booster_ is not None:
             self.booster_.save_model(folder / f"{name}.ubj")
-        return {
-            "trees": None if self.booster_ is None else f"{name}.ubj",
-            "feature_names": self.encoder.names_,
-            "encoder": self.encoder.state(),
-            "level": self.level_,
-            "rounds": self.rounds,
-            "points": self.points_.tolist(),
-            "spacing": self.spacing_,
-        }
+        file = None if self.booster_ is None else f"{name}.ubj"
+        return {"trees": file, "level": self.level_, "rounds": self.rounds, "features": self.features_}
 
     @classmethod
-    def restore(cls, folder: Path, state: dict[str, Any], baseline: Baseline) -> Self:
-        """Raises :class:`InputError` when the booster is missing or has other features than the sheet."""
-        model = cls(baseline, n_estimators=state["rounds"])
-        model.encoder = Encoder.restore(state["encoder"], baseline)
-        model.level_, model.spacing_ = state["level"], state["spacing"]
-        model.points_ = np.array(state["points"], dtype=np.float64).reshape(len(state["points"]), -1)
-        model.booster_ = None
-        if model.encoder.names_ != state["feature_names"]:
-            raise InputError(f"{folder}: its feature names are not this version's; fit it again")
-        if state["trees"] is not None:
-            model.booster_ = _load_booster(folder / state["trees"], len(state["feature_names"]))
+    def restore(cls, folder: Path, state: dict[str, Any]) -> Self:
+        """Raises :class:`InputError` when the booster is missing, unreadable or of other features."""
+        model = cls(state["rounds"], max_depth=0, learning_rate=0.1, level_sd=1.0, seed=0, n_jobs=1)
+        model.level_, model.features_ = state["level"], state["features"]
+        file = state["trees"]
+        model.booster_ = None if file is None else load_booster(folder / file, state["features"])
         return model
 
 
-def _load_booster(path: Path, features: int) -> xgboost.Booster:
+def load_booster(path: Path, features: int) -> xgboost.Booster:
+    """Raises :class:`InputError` when the file is missing, unreadable or of other features."""
     import xgboost
 
-    booster = xgboost.Booster()
+    booster = xgboost.Booster({"nthread": 1})
     try:
         booster.load_model(path)
     except (xgboost.core.XGBoostError, OSError) as error:
@@ -160,30 +134,46 @@ def _load_booster(path: Path, features: int) -> xgboost.Booster:
     return booster
 
 
-def _apply(booster: xgboost.Booster | None, x: Array) -> Array:
-    import xgboost
-
+def apply(booster: xgboost.Booster | None, x: Array) -> Array:
+    """(n,) the sum of the trees; 0 without any."""
     if booster is None or not len(x):
         return np.zeros(len(x))
-    return booster.predict(xgboost.DMatrix(x)).astype(np.float64)
+    return np.asarray(booster.inplace_predict(x, predict_type="margin"), dtype=np.float64)
 
 
-def _nearest(known: Array, points: Array) -> Array:
-    known, points = np.nan_to_num(known, nan=0.5), np.nan_to_num(points, nan=0.5)
+def nearest(known: Array, points: Array) -> Array:
+    """(n,) distance of each of n points to the nearest of those known; 0 where none is known."""
     if not len(known) or not len(points) or not known.shape[1]:
         return np.zeros(len(points))
-    return np.asarray(cKDTree(known).query(points)[0])
+    return np.asarray(cKDTree(known).query(points)[0], dtype=np.float64)
 
 
-def _spacing(points: Array, keys: NDArray[np.int64]) -> float:
-    """The median distance from a configuration to the nearest other one."""
-    first = np.unique(keys, return_index=True)[1][:NEIGHBOURS]
-    if len(first) < 2 or not points.shape[1]:
-        return 1.0
-    one_each = np.nan_to_num(points[first], nan=0.5)
-    return max(float(np.median(cKDTree(one_each).query(one_each, k=2)[0][:, 1])), 1e-3)
+class Neighbourhood:
+    """How far a row lies from those learned from, in units of the usual distance between those: 0 to 4."""
 
+    def __init__(self, points: Array, groups: NDArray[np.int64]) -> None:
+        keep = np.linspace(0, len(points) - 1, min(len(points), NEIGHBOURS)).astype(int)
+        self.points = points[keep]
+        first = np.unique(groups, return_index=True)[1][:NEIGHBOURS]
+        self.spacing = 1.0
+        if len(first) > 1 and points.shape[1]:
+            one_each = points[first]
+            gaps = cKDTree(one_each).query(one_each, k=2)[0][:, 1]
+            self.spacing = max(float(np.median(gaps)), 1e-3)
 
-def stretch(distance: Array, spacing: float) -> Array:
-    """Distances in units of ``spacing``, at most 4, since no error grows without end."""
-    return np.minimum(distance / spacing, 4.0)
+    def stretch(self, away: Array) -> Array:
+        """Distances in units of the usual one."""
+        return np.minimum(away / self.spacing, FARTHEST)
+
+    def __call__(self, points: Array) -> Array:
+        return self.stretch(nearest(self.points, points))
+
+    def state(self) -> dict[str, Any]:
+        return {"points": self.points.tolist(), "spacing": self.spacing}
+
+    @classmethod
+    def restore(cls, state: dict[str, Any]) -> Self:
+        found = cls(np.zeros((0, 0)), np.zeros(0, dtype=np.int64))
+        found.points = np.array(state["points"], dtype=np.float64).reshape(len(state["points"]), -1)
+        found.spacing = state["spacing"]
+        return found

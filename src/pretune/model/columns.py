@@ -24,18 +24,29 @@ def numbers(frame: pl.DataFrame, name: str, unknown: float = np.nan) -> Array:
     """(n,) the column as floats, booleans as 0 and 1; ``unknown`` where it is null, NaN or missing."""
     if name not in frame.columns:
         return np.full(len(frame), unknown)
-    values = frame[name].cast(pl.Float64, strict=False).fill_nan(None).fill_null(unknown)
-    return values.to_numpy().astype(np.float64)
+    values = frame[name].cast(pl.Float64, strict=False).to_numpy()
+    return np.where(np.isnan(values), unknown, values)
 
 
-def words(frame: pl.DataFrame, name: str, unknown: str = "") -> NDArray[np.str_]:
+def text(frame: pl.DataFrame, name: str, unknown: str = "") -> pl.Series:
     """(n,) the column as strings; ``unknown`` where it is null or missing."""
-    if name not in frame.columns or not len(frame):
-        return np.full(len(frame), unknown, dtype=object).astype(str)
-    return frame[name].cast(pl.String).fill_null(unknown).to_numpy().astype(str)
+    if name not in frame.columns:
+        return pl.Series([unknown], dtype=pl.String).new_from_index(0, len(frame))
+    column = frame[name].cast(pl.String)
+    return column.fill_null(unknown) if column.null_count() else column
 
 
-def configurations(frame: pl.DataFrame, ignore: tuple[str, ...] = ()) -> list[str]:
+def words(frame: pl.DataFrame, name: str, unknown: str = "") -> NDArray[np.object_]:
+    """(n,) the same as an array of str."""
+    return text(frame, name, unknown).to_numpy().astype(object)
+
+
+def rows(frame: pl.DataFrame, keep: NDArray[np.bool_]) -> pl.DataFrame:
+    """The rows where ``keep`` (n,) is true."""
+    return frame.filter(pl.Series(keep, dtype=pl.Boolean))
+
+
+def configurations(frame: pl.DataFrame) -> list[str]:
     """n keys that are equal where workload and knobs are: repeats, and the same choice elsewhere.
 
     A knob that is null and a knob that is no column at all are the same.
@@ -43,7 +54,7 @@ def configurations(frame: pl.DataFrame, ignore: tuple[str, ...] = ()) -> list[st
     parts = []
     for name in sorted(filter(CONFIGURATION.match, frame.columns)):
         column = frame[name]
-        if name in ignore or column.dtype == pl.Null:
+        if column.dtype == pl.Null:
             continue
         if column.dtype.is_numeric() or column.dtype == pl.Boolean:
             column = column.cast(pl.Float64)
@@ -57,5 +68,6 @@ def configurations(frame: pl.DataFrame, ignore: tuple[str, ...] = ()) -> list[st
 def ran(frame: pl.DataFrame) -> NDArray[np.bool_]:
     """(n,) trials that ended well and have a throughput to learn from."""
     throughput = numbers(frame, "tokens_per_s_per_device")
-    good = np.isfinite(throughput) & (throughput > 0)
-    return good & (words(frame, "status", "ok") == "ok")
+    ended_well = (text(frame, "status", "ok") == "ok").to_numpy()
+    good: NDArray[np.bool_] = np.isfinite(throughput) & (throughput > 0) & ended_well
+    return good

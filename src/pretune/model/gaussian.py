@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -37,24 +37,28 @@ class Terms:
     def __len__(self) -> int:
         return len(self.points)
 
+    def __getitem__(self, rows: NDArray[np.intp]) -> Terms:
+        return Terms(self.experts[rows], self.shares[rows], self.points[rows], self.leaves[rows])
+
+    def reweighted(self, said: Array, weight: Array) -> Terms:
+        """The same rows, with what the experts ``said`` (n, s) taken by their ``weight`` (s,)."""
+        return replace(self, experts=(said - (said @ weight)[:, None]) * np.sqrt(weight))
+
 
 def likeness(a: Terms, b: Terms) -> Array:
-    """(n, m) in 0..1: half by distance of knobs, half by the leaves that the rows share."""
+    """(n, m) in 0..1: half by distance of knobs, half by the share of trees that send both to one leaf."""
     near = near_kernel(a.points, b.points)
     if not a.leaves.shape[1]:
         return near
-    same = np.zeros_like(near)
-    for i, row in enumerate(a.leaves):
-        same[i] = (b.leaves == row).mean(axis=1)
-    return (near + same) / 2
+    same = np.stack([(b.leaves == row).mean(axis=1) for row in a.leaves])
+    return np.asarray((near + same) / 2)
 
 
-def near_kernel(a: Array, b: Array, shrink: float = 1.0) -> Array:
-    """(n, m) squared-exponential in unit-cube points; the length grows with the dimension."""
-    a, b = np.nan_to_num(a, nan=0.5), np.nan_to_num(b, nan=0.5)
+def near_kernel(a: Array, b: Array, length: float = 1.0) -> Array:
+    """(n, m) squared-exponential of the distance between points (n, d) and (m, d)."""
     gap = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T
-    length = shrink**2 * (0.05 + 0.04 * a.shape[1])
-    return np.exp(-np.maximum(gap, 0) / (2 * length))
+    near: Array = np.exp(-np.maximum(gap, 0) / (2 * length**2))
+    return near
 
 
 class Process:
@@ -109,12 +113,14 @@ class Process:
     def _mix(self, parts: tuple[Array, Array, Array], scales: Array) -> Array:
         experts, shares, alike = parts
         trust, speed, rest = scales**2
-        return self.level_sd**2 + trust * experts + speed * shares + rest * alike
+        mixed: Array = self.level_sd**2 + trust * experts + speed * shares + rest * alike
+        return mixed
 
     def _own(self, terms: Terms, scales: Array) -> Array:
         trust, speed, rest = scales**2
         experts, shares = (terms.experts**2).sum(axis=1), (terms.shares**2).sum(axis=1)
-        return self.level_sd**2 + trust * experts + speed * shares + rest
+        own: Array = self.level_sd**2 + trust * experts + speed * shares + rest
+        return own
 
 
 def _parts(a: Terms, b: Terms) -> tuple[Array, Array, Array]:

@@ -15,7 +15,7 @@ from pretune.model.columns import configurations, numbers, ran
 from pretune.model.saving import read_sheet, verify, write_sheet
 
 
-class RandomSurrogate(BaseEstimator, Surrogate):
+class RandomSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-learn has no types
     """Ranks configurations at random, the same way each time for a ``seed``.
 
     What any method must beat, and what tests use where a surrogate is needed that has learned nothing.
@@ -24,7 +24,7 @@ class RandomSurrogate(BaseEstimator, Surrogate):
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 
-    def fit(self, frame: pl.DataFrame, y: None = None) -> Self:  # noqa: ARG002  (scikit-learn's signature)
+    def fit(self, frame: pl.DataFrame, y: None = None) -> Self:
         """Keep the mean and spread of log throughput."""
         seen = np.log(numbers(frame, "tokens_per_s_per_device")[ran(frame)])
         self.level_ = float(seen.mean()) if len(seen) else 0.0

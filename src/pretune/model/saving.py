@@ -1,4 +1,4 @@
-"""How a surrogate is kept: JSON beside UBJSON, versions, and rows that must be predicted alike after loading."""
+"""How a surrogate is kept: UBJSON and JSON, versions, and rows to be predicted alike after loading."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ def rows_frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
 def write_sheet(surrogate: Surrogate, folder: Path, state: dict[str, Any], rows: pl.DataFrame) -> None:
     """Write ``surrogate.json``: what was learned, with versions and predictions of a few ``rows``."""
     rows = rows.head(CHECK_ROWS)
+    check = {"rows": known_columns(rows, "platform.name"), "predictions": _figures(surrogate.predict(rows))}
     sheet = {
         "format": FORMAT,
         "kind": type(surrogate).__name__,
         "versions": {name: _version(name) for name in ("pretune", "xgboost", "polars", "numpy")},
         **state,
-        "check": {"rows": known_columns(rows, "platform.name"), "predictions": _figures(surrogate.predict(rows))},
+        "check": check,
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SHEET).write_text(json.dumps(sheet, indent=1), encoding="utf-8")
@@ -66,8 +67,8 @@ def verify(surrogate: Surrogate, folder: Path, sheet: dict[str, Any]) -> None:
     for name, before in sheet["check"]["predictions"].items():
         if not np.allclose(found[name], before, rtol=TOLERANCE, atol=TOLERANCE):
             raise InputError(
-                f"{folder / SHEET}: {name} of the check rows is {found[name][0]:g}, was {before[0]:g} when saved "
-                f"with {sheet['versions']}; the files were changed or the versions differ: fit it again"
+                f"{folder / SHEET}: {name} of the check rows is {found[name][0]:g}, was {before[0]:g} when "
+                f"saved with {sheet['versions']}; files were changed or versions differ: fit it again"
             )
 
 

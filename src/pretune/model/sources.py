@@ -1,4 +1,4 @@
-"""What the trials of other platforms say: one expert per platform, and one of all together."""
+"""What the trials of other platforms say: one expert per platform, one of all together, and physics alone."""
 
 from __future__ import annotations
 
@@ -7,34 +7,41 @@ from typing import Any, Self
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from pretune.model.base import Array, Baseline
 from pretune.model.boosting import ResidualTrees
-from pretune.model.columns import configurations, ran, words
+from pretune.model.columns import configurations, rows, words
+from pretune.model.features import Encoder
 from pretune.model.physics.setup import read_setup
 from pretune.model.surrogate import prior_sd, residuals
 
 MIN_TRIALS = 3  # of a platform, to make an expert of it
 ALIKE = 1.5  # log distance between platforms at which a source's weight has fallen to 0.6
 TRUST_MEASURED = 0.8  # of a source's own measurement against its smoothed prediction
-POOLED = "(all)"
+POOLED, PHYSICS = "(all sources)", "(physics)"
+POOLED_SHARE, PHYSICS_SHARE = 0.45, 0.1  # of the weight, before any trial
 _COMPARED = ("matmul_flops_per_s", "memory_bytes_per_s", "intra_bytes_per_s", "inter_bytes_per_s", "devices")
 
 
 def platform_position(frame: pl.DataFrame) -> Array:
     """(5,) logs of a platform's compute, memory and link figures, from the first row of its trials."""
     setup = read_setup(frame.head(1))
-    logs = [np.log(getattr(setup, name)[0]) for name in _COMPARED]
-    if setup.local[0] >= setup.devices[0]:  # on one node the link between nodes is none
+    logs = [float(np.log(getattr(setup, name)[0])) for name in _COMPARED]
+    # the slowest link that all devices share counts twice on one node, and never an assumed one
+    if setup.local[0] >= setup.devices[0]:
         logs[3] = logs[2]
+    elif setup.local[0] == 1:
+        logs[2] = logs[3]
     return np.array(logs)
 
 
 class Sources:
     """Experts on the residual of each platform, less its level, so that they add up on any target.
 
-    ``names`` (s,): platforms with enough trials, then, where there are two or more, all pooled.
-    ``levels`` (s - 1 or s,): each platform's median residual.
+    ``names`` (s,): the platforms with enough trials; where there are two or more, all pooled; and physics
+    alone, which says 0 and is what remains when the sources mislead. ``levels``: each platform's median
+    residual.
     """
 
     def __init__(self, baseline: Baseline, seed: int = 0) -> None:
@@ -42,76 +49,94 @@ class Sources:
 
     def fit(self, frame: pl.DataFrame) -> Self:
         """n >= 0 trials of platforms that are not the target."""
-        good = frame.filter(pl.Series(ran(frame), dtype=pl.Boolean))
-        residual = residuals(good, self.baseline)
-        known = np.isfinite(residual)
-        self.frame, residual = good.filter(pl.Series(known, dtype=pl.Boolean)), residual[known]
+        self.frame, residual = residuals(frame, self.baseline)
+        self.encoder = Encoder(self.baseline).fit(self.frame)
+        self.matrix = self.encoder.matrix(self.frame)
         self.platform = words(self.frame, "platform.name")
-        names, counts = np.unique(self.platform, return_counts=True)
-        self.platforms = [str(n) for n, c in zip(names, counts, strict=True) if c >= MIN_TRIALS]
-        self.counts = [int(c) for c in counts if c >= MIN_TRIALS]
-        rows = {name: self.platform == name for name in self.platforms}
-        self.levels = np.array([np.median(residual[rows[name]]) for name in self.platforms])
-        self.positions = np.array([platform_position(self._of(rows[name])) for name in self.platforms])
+        self.platforms, self.counts, levels, positions = [], [], [], []
         self.centred = residual.copy()
-        for name, level in zip(self.platforms, self.levels, strict=True):
-            self.centred[rows[name]] -= level
-        self.experts = {name: self._expert(rows[name]) for name in self.platforms}
-        self.measured = {name: self._measured(rows[name]) for name in self.platforms}
-        if len(self.platforms) > 1:
-            self.experts[POOLED] = self._expert(np.isin(self.platform, self.platforms))
+        for name in sorted(set(self.platform)):
+            of = self.platform == name
+            if of.sum() >= MIN_TRIALS:
+                self.platforms.append(str(name))
+                self.counts.append(int(of.sum()))
+                levels.append(float(np.median(residual[of])))
+                positions.append(platform_position(rows(self.frame, of)))
+                self.centred[of] -= levels[-1]
+        self.levels, self.positions = np.array(levels), np.array(positions)
+        self.experts = {name: self._expert(self.platform == name) for name in self.platforms}
+        self.measured = {name: self._measured(self.platform == name) for name in self.platforms}
+        self._pool()
         return self
 
-    def _of(self, rows: Array) -> pl.DataFrame:
-        return self.frame.filter(pl.Series(rows, dtype=pl.Boolean))
+    def _pool(self) -> None:
+        if len(self.platforms) > 1:
+            self.experts[POOLED] = self._expert(np.isin(self.platform, self.platforms))
 
-    def _expert(self, rows: Array) -> ResidualTrees:
-        trees = ResidualTrees(
-            self.baseline, n_estimators=120, max_depth=4, learning_rate=0.1, folds=0, seed=self.seed
-        )
-        return trees.fit(self._of(rows), self.centred[rows])
+    def _expert(self, of: NDArray[np.bool_]) -> ResidualTrees:
+        trees = ResidualTrees(80, 4, 0.12, prior_sd(self.baseline), self.seed, n_jobs=1)
+        return trees.fit(self.matrix[of], self.centred[of])
 
-    def _measured(self, rows: Array) -> dict[str, float]:
-        table = pl.DataFrame({"key": configurations(self._of(rows)), "value": self.centred[rows]})
-        means = table.group_by("key").agg(pl.col("value").median())
-        return dict(zip(means["key"], means["value"], strict=True))
+    def _measured(self, of: NDArray[np.bool_]) -> dict[str, float]:
+        """Configuration -> residual, the median of its repeats."""
+        table = pl.DataFrame({"key": configurations(rows(self.frame, of)), "value": self.centred[of]})
+        medians = table.group_by("key", maintain_order=True).agg(pl.col("value").median())
+        return dict(zip(medians["key"], medians["value"], strict=True))
+
+    def without(self, name: str) -> Self:
+        """The others, as if ``name`` had never been measured; to play it as a target."""
+        others = type(self)(self.baseline, self.seed)
+        kept = [i for i, platform in enumerate(self.platforms) if platform != name]
+        others.__dict__ |= {
+            "encoder": self.encoder,
+            "frame": self.frame,
+            "matrix": self.matrix,
+            "platform": self.platform,
+            "centred": self.centred,
+            "platforms": [self.platforms[i] for i in kept],
+            "counts": [self.counts[i] for i in kept],
+            "levels": self.levels[kept],
+            "positions": self.positions[kept],
+        }
+        others.experts = {other: self.experts[other] for other in others.platforms}
+        others.measured = {other: self.measured[other] for other in others.platforms}
+        others._pool()
+        return others
 
     @property
     def names(self) -> list[str]:
-        return list(self.experts)
+        return [*self.experts, PHYSICS]
 
-    def without(self, name: str) -> Sources:
-        """The others, as if ``name`` had never been measured; to play it as a target."""
-        rows = np.isin(self.platform, [p for p in self.platforms if p != name])
-        return Sources(self.baseline, self.seed).fit(self._of(rows))
+    def predict(self, frame: pl.DataFrame, x: Array) -> Array:
+        """(n, s) what each expert says; where a source measured the very configuration, mostly that.
 
-    def predict(self, frame: pl.DataFrame) -> Array:
-        """(n, s) what each expert says; where it measured the very configuration, mostly that."""
-        if not self.experts:
-            return np.zeros((len(frame), 0))
-        said = np.column_stack([expert.predict(frame) for expert in self.experts.values()])
+        ``x`` (n, f): the frame in the sources' encoding.
+        """
+        said = np.column_stack([*(e.predict(x) for e in self.experts.values()), np.zeros(len(frame))])
+        if not self.platforms:
+            return said
         keys = configurations(frame)
-        found = np.full((len(frame), len(self.platforms)), np.nan)
-        for s, name in enumerate(self.platforms):
-            table = self.measured[name]
-            found[:, s] = [table.get(key, np.nan) for key in keys]
+        tables = [self.measured[name] for name in self.platforms]
+        found = np.array([[table.get(key, np.nan) for key in keys] for table in tables]).T
         seen = np.isfinite(found)
-        if said.shape[1] > found.shape[1]:
-            count = seen.sum(axis=1)
-            pooled = np.where(seen, found, 0.0).sum(axis=1) / np.maximum(count, 1)
-            found = np.column_stack([found, np.where(count > 0, pooled, np.nan)])
+        count = seen.sum(axis=1)
+        pooled = np.where(count > 0, np.where(seen, found, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)
+        unseen = np.full(len(frame), np.nan)
+        found = np.column_stack([found, *([pooled] if POOLED in self.experts else []), unseen])
         return np.where(np.isfinite(found), TRUST_MEASURED * found + (1 - TRUST_MEASURED) * said, said)
 
     def weights(self, position: Array | None) -> Array:
-        """(s,) by likeness of platforms and number of trials; the pooled expert has half of it all."""
+        """(s,) before any trial: by likeness of platforms and number of trials. They add up to 1."""
         if not self.platforms:
-            return np.zeros(0)
-        weight = np.array(self.counts) / (np.array(self.counts) + 10.0)
+            return np.ones(1)
+        counts = np.array(self.counts)
+        weight = counts / (counts + 10.0)
         if position is not None and self.baseline.name != "none":
             gap = ((self.positions - position) ** 2).sum(axis=1)
             weight = weight * np.maximum(np.exp(-gap / (2 * ALIKE**2)), 0.02)
-        weight = weight / weight.sum()
-        return np.append(weight, 1.0) / 2 if len(self.experts) > len(weight) else weight
+        pooled = [POOLED_SHARE] if POOLED in self.experts else []
+        share = 1 - PHYSICS_SHARE - sum(pooled)
+        return np.array([*(share * weight / weight.sum()), *pooled, PHYSICS_SHARE])
 
     def level(self, weight: Array) -> tuple[float, float]:
         """Mean and standard deviation of a new platform's level, by those of the sources."""
@@ -126,15 +151,15 @@ class Sources:
 
     # -- keeping --------------------------------------------------------------------
     def save(self, folder: Path) -> dict[str, Any]:
-        experts = [e.save(folder, f"expert-{i}") for i, e in enumerate(self.experts.values())]
         return {
-            "names": self.names,
+            "names": list(self.experts),
             "platforms": self.platforms,
             "counts": self.counts,
             "levels": self.levels.tolist(),
             "positions": self.positions.tolist(),
             "measured": self.measured,
-            "experts": experts,
+            "encoder": self.encoder.state(),
+            "experts": [e.save(folder, f"expert-{i}") for i, e in enumerate(self.experts.values())],
         }
 
     @classmethod
@@ -144,6 +169,7 @@ class Sources:
         sources.levels = np.array(state["levels"], dtype=np.float64)
         sources.positions = np.array(state["positions"], dtype=np.float64)
         sources.measured = state["measured"]
-        restored = [ResidualTrees.restore(folder, each, baseline) for each in state["experts"]]
+        sources.encoder = Encoder.restore(state["encoder"], baseline)
+        restored = [ResidualTrees.restore(folder, each) for each in state["experts"]]
         sources.experts = dict(zip(state["names"], restored, strict=True))
         return sources

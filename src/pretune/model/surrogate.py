@@ -7,22 +7,24 @@ from typing import Any, Self
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from scipy.stats import norm
 from sklearn.base import BaseEstimator
 
 from pretune.model.base import INTERVAL, Array, Baseline, Prediction, Surrogate
-from pretune.model.boosting import ResidualTrees, stretch
-from pretune.model.columns import numbers, ran, words
+from pretune.model.boosting import Neighbourhood, ResidualTrees
+from pretune.model.columns import configurations, numbers, ran, rows, words
 from pretune.model.feasibility import Feasibility
+from pretune.model.features import Encoder
 from pretune.model.physics import BASELINES, TransformerPhysics
-from pretune.model.saving import read_sheet, verify, write_sheet
+from pretune.model.saving import read_sheet, rows_frame, verify, write_sheet
 
 PRIOR_SD = 0.6  # of log throughput about the physics, before any trial
 UNKNOWN_SD = 5.0  # ... where there is no physics
 PRIOR_ROWS = 5  # how many trials the prior is worth when the interval is set
 
 
-class BoostedTrees(BaseEstimator, Surrogate):
+class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-learn has no types
     """XGBoost on log(measured / physical) over the trials of one platform, or of several alike.
 
     The 90 % interval is cross-conformal (Barber et al. 2021, arXiv:1905.02928): the errors of
@@ -49,49 +51,49 @@ class BoostedTrees(BaseEstimator, Surrogate):
         self.seed = seed
         self.n_jobs = n_jobs
 
-    def fit(self, frame: pl.DataFrame, y: None = None) -> Self:  # noqa: ARG002  (scikit-learn's signature)
-        """Learn from n >= 0 trials in the store's columns, failed ones included."""
+    def fit(self, frame: pl.DataFrame, y: None = None) -> Self:
+        """Learn from n >= 0 trials in the store's columns, failed ones included; ``y`` is not used."""
         self.baseline_ = TransformerPhysics() if self.baseline is None else self.baseline
-        good = frame.filter(pl.Series(ran(frame), dtype=pl.Boolean))
-        residual = residuals(good, self.baseline_)
-        good = good.filter(pl.Series(np.isfinite(residual), dtype=pl.Boolean))
-        residual = residual[np.isfinite(residual)]
-        self.prior_sd_ = prior_sd(self.baseline_)
+        self.encoder_ = Encoder(self.baseline_).fit(frame)
+        good, residual = residuals(frame, self.baseline_)
         self.trees_ = ResidualTrees(
-            self.baseline_,
-            level_sd=self.prior_sd_,
-            n_estimators=self.n_estimators,
-            max_depth=self.max_depth,
-            learning_rate=self.learning_rate,
-            folds=self.folds,
+            self.n_estimators,
+            self.max_depth,
+            self.learning_rate,
+            level_sd=prior_sd(self.baseline_),
             seed=self.seed,
             n_jobs=self.n_jobs,
-        ).fit(good, residual)
-        self.half_width_ = self._half_width(residual)
-        self.feasibility_ = Feasibility().fit(memory_ratio(frame, self.baseline_), words(frame, "status", "ok"))
+        )
+        x, points = self.encoder_.matrix(good), self.encoder_.points(good)
+        self.trees_.fit(x, residual)
+        groups = numbered(configurations(good))
+        self.near_ = Neighbourhood(points, groups)
+        error, away = self.trees_.out_of_fold(x, residual, points, groups, self.folds)
+        self.half_width_ = half_width(np.abs(error) / (1 + self.near_.stretch(away)), self.baseline_)
+        self.feasibility_ = Feasibility(seed=self.seed, n_jobs=self.n_jobs).fit(
+            memory_ratio(frame, self.baseline_),
+            words(frame, "status", "ok"),
+            self.encoder_.stated(self.encoder_.matrix(frame)),
+        )
         self.n_trials_ = len(frame)
         self.check_rows_ = frame.head(5)
         return self
 
-    def _half_width(self, residual: Array) -> float:
-        trees = self.trees_
-        score = np.abs(residual - trees.out_of_fold_) / (1 + stretch(trees.away_, trees.spacing_))
-        score = score[np.isfinite(score)]
-        prior = self.prior_sd_ * np.abs(norm.ppf((np.arange(PRIOR_ROWS) + 0.5) / PRIOR_ROWS / 2))
-        return conformal_quantile(np.concatenate([score, prior]))
-
     def predict(self, frame: pl.DataFrame) -> Prediction:
         """Physics times the learned residual. Reads only the columns known before a trial."""
-        base = self.baseline_.log_throughput(frame)
-        log_mean = np.nan_to_num(base, nan=0.0) + self.trees_.predict(frame)
-        half = self.half_width_ * (1 + self.trees_.distance(frame))
-        half = np.where(np.isfinite(base), half, half + UNKNOWN_SD)
+        base, x = self.baseline_.log_throughput(frame), self.encoder_.matrix(frame)
+        log_mean = np.nan_to_num(base) + self.trees_.predict(x)
+        half = self.half_width_ * (1 + self.near_(self.encoder_.points(frame)))
+        # distance cannot make it less certain than knowing nothing
+        half = np.minimum(half, max(self.half_width_, norm_reach() * prior_sd(self.baseline_)))
+        half = np.where(np.isfinite(base), half, half + norm_reach() * UNKNOWN_SD)
+        chance = self.feasibility_.predict(memory_ratio(frame, self.baseline_), self.encoder_.stated(x))
         return Prediction(
             log_mean=log_mean,
             low=np.exp(log_mean - half),
             high=np.exp(log_mean + half),
-            chance_to_run=self.feasibility_.predict(memory_ratio(frame, self.baseline_)),
-            out_of_domain=self.trees_.encoder.strange(frame),
+            chance_to_run=chance,
+            out_of_domain=self.encoder_.strange(frame),
             provenance={"trials": float(self.n_trials_)},
         )
 
@@ -100,9 +102,11 @@ class BoostedTrees(BaseEstimator, Surrogate):
         state: dict[str, Any] = {
             "params": {k: v for k, v in self.get_params(deep=False).items() if k != "baseline"},
             "baseline": self.baseline_.name,
+            "encoder": self.encoder_.state(),
             "trees": self.trees_.save(folder, "trees"),
+            "near": self.near_.state(),
             "half_width": self.half_width_,
-            "feasibility": self.feasibility_.state(),
+            "feasibility": self.feasibility_.save(folder),
             "n_trials": self.n_trials_,
         }
         write_sheet(self, folder, state, self.check_rows_)
@@ -114,24 +118,33 @@ class BoostedTrees(BaseEstimator, Surrogate):
         baseline = BASELINES[sheet["baseline"]]()
         model = cls(baseline=baseline, **sheet["params"])
         model.baseline_ = baseline
-        model.prior_sd_ = prior_sd(baseline)
-        model.trees_ = ResidualTrees.restore(folder, sheet["trees"], baseline)
+        model.encoder_ = Encoder.restore(sheet["encoder"], baseline)
+        model.trees_ = ResidualTrees.restore(folder, sheet["trees"])
+        model.near_ = Neighbourhood.restore(sheet["near"])
         model.half_width_, model.n_trials_ = sheet["half_width"], sheet["n_trials"]
-        model.feasibility_ = Feasibility.restore(sheet["feasibility"])
+        model.feasibility_ = Feasibility.restore(folder, sheet["feasibility"])
+        model.check_rows_ = rows_frame(sheet["check"]["rows"])
         verify(model, folder, sheet)
         return model
 
 
-def residuals(frame: pl.DataFrame, baseline: Baseline) -> Array:
-    """(n,) log of measured over physical throughput; NaN where physics says nothing."""
-    return np.log(numbers(frame, "tokens_per_s_per_device")) - baseline.log_throughput(frame)
+def residuals(frame: pl.DataFrame, baseline: Baseline) -> tuple[pl.DataFrame, Array]:
+    """The m <= n trials that ran and that physics speaks of; and (m,) the log of measured over physical."""
+    good = rows(frame, ran(frame))
+    residual = np.log(numbers(good, "tokens_per_s_per_device")) - baseline.log_throughput(good)
+    return rows(good, np.isfinite(residual)), residual[np.isfinite(residual)]
 
 
 def memory_ratio(frame: pl.DataFrame, baseline: Baseline) -> Array:
     """(n,) log of the predicted peak memory over the device's; NaN where either is unknown."""
     capacity = numbers(frame, "accelerator.memory_bytes")
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.log(baseline.memory_bytes(frame)) - np.log(capacity)
+        return np.asarray(np.log(baseline.memory_bytes(frame)) - np.log(capacity))
+
+
+def numbered(keys: list[str]) -> NDArray[np.int64]:
+    """(n,) equal numbers for equal keys."""
+    return np.unique(np.array(keys, dtype=object), return_inverse=True)[1].astype(np.int64)
 
 
 def prior_sd(baseline: Baseline) -> float:
@@ -139,7 +152,18 @@ def prior_sd(baseline: Baseline) -> float:
     return UNKNOWN_SD if baseline.name == "none" else PRIOR_SD
 
 
+def norm_reach() -> float:
+    """Standard deviations on either side that hold :data:`INTERVAL` of a normal."""
+    return float(norm.ppf(0.5 + INTERVAL / 2))
+
+
+def half_width(scores: Array, baseline: Baseline) -> float:
+    """The conformal half width of log throughput: by the errors, pooled with a few draws of the prior."""
+    draws = prior_sd(baseline) * np.abs(norm.ppf((np.arange(PRIOR_ROWS) + 0.5) / PRIOR_ROWS / 2))
+    return conformal_quantile(np.concatenate([scores[np.isfinite(scores)], draws]))
+
+
 def conformal_quantile(scores: Array) -> float:
-    """The quantile that covers :data:`INTERVAL` of exchangeable new scores: ceil((n + 1) a) smallest."""
+    """The ceil((n + 1) INTERVAL) smallest of n scores: covers that share of exchangeable new ones."""
     rank = int(np.ceil((len(scores) + 1) * INTERVAL))
     return float(np.sort(scores)[min(rank, len(scores)) - 1])

@@ -7,27 +7,33 @@ from typing import Any, Self
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from pretune.errors import InputError
 from pretune.model.base import Array, Baseline, Prediction, Surrogate
-from pretune.model.columns import ran, words
+from pretune.model.columns import rows, words
 from pretune.model.feasibility import Feasibility
 from pretune.model.features import Encoder
 from pretune.model.gaussian import SCALES, Process, Terms, near_kernel
 from pretune.model.physics import BASELINES, TransformerPhysics
 from pretune.model.saving import known_columns, read_sheet, rows_frame, verify, write_sheet
 from pretune.model.sources import POOLED, Sources, platform_position
-from pretune.model.surrogate import conformal_quantile, memory_ratio, prior_sd, residuals
+from pretune.model.surrogate import conformal_quantile, memory_ratio, norm_reach, prior_sd, residuals
 
 LEAF_TREES = 60  # trees whose leaves say which rows are alike
-NORMAL_90 = 1.645
-MAX_TRIALS = 400  # of the target, the latest: the process is cubic in them
-PLAYED_TRIALS = (0, 2, 6)  # how many trials a source has when it is played as a target
+MAX_TRIALS = 300  # of the target, the latest: the process is cubic in them
+PLAYED_SOURCES = 5  # sources that are played as a target, those with most trials
+PLAYED_TRIALS = (0, 2, 6)  # how many trials they then have
+PLAYED_ROWS = 60  # how many others are predicted
+PRIOR_SCORES = 5  # what a normal's own reach counts among the played errors
 SOURCE_EVIDENCE = 25.0  # trials that all sources' memory outcomes together are worth at most
+MAX_REACH = 3.0  # standard deviations; beyond, playing says more of odd sources than of the target
+BEYOND_SD = 0.15  # of log throughput, per unit of distance outside of all that was seen
+SAME = 0.4  # distance at which an outcome of one configuration says little of another's
 
 
-class TransferSurrogate(BaseEstimator, Surrogate):
+class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-learn has no types
     """Predicts the platform ``target`` from any number of other platforms and 0 to n trials of its own.
 
     log throughput = physics + level + weighted experts of the sources + a Gaussian process on what
@@ -43,22 +49,23 @@ class TransferSurrogate(BaseEstimator, Surrogate):
         self.seed = seed
 
     # -- learning -------------------------------------------------------------------
-    def fit(self, frame: pl.DataFrame, y: None = None) -> Self:  # noqa: ARG002  (scikit-learn's signature)
-        """Rows with ``platform.name`` = ``target`` are its trials, all others are sources.
+    def fit(self, frame: pl.DataFrame, y: None = None) -> Self:
+        """Rows with ``platform.name`` = ``target`` are its trials, all others are sources; ``y`` is not used.
 
-        Sources that are those of the last fit are not learned again. Raises :class:`InputError` when there
-        are rows without ``platform.name``.
+        Sources that are those of the last fit are not learned again. Raises :class:`InputError` when
+        there are rows without ``platform.name``.
         """
         if len(frame) and "platform.name" not in frame.columns:
             raise InputError("trials: column platform.name is missing; it tells the target from the sources")
         own = words(frame, "platform.name") == self.target
-        others = frame.filter(pl.Series(~own, dtype=pl.Boolean))
+        others = rows(frame, ~own)
         baseline = TransformerPhysics() if self.baseline is None else self.baseline
         if not self._learned(others, baseline):
             self.baseline_ = baseline
             self._fit_sources(others)
             self._fitted_on = others
-        self._fit_target(frame.filter(pl.Series(own, dtype=pl.Boolean)))
+        self.encoder_ = Encoder(self.baseline_).fit(frame)
+        self._condition(rows(frame, own))
         self.check_rows_ = frame.head(5)
         return self
 
@@ -67,93 +74,71 @@ class TransferSurrogate(BaseEstimator, Surrogate):
         return last is not None and type(self.baseline_) is type(baseline) and last.equals(others)
 
     def _fit_sources(self, others: pl.DataFrame) -> None:
-        self.encoder_ = Encoder(self.baseline_).fit(others)
         self.sources_ = Sources(self.baseline_, self.seed).fit(others)
-        x, status = memory_ratio(others, self.baseline_), words(others, "status", "ok")
-        strength = min(1.0, SOURCE_EVIDENCE / max(len(others), 1))
-        self.memory_prior_ = Feasibility().fit(x, status, strength)
+        x = self.sources_.encoder.matrix(others)
+        self.source_feasibility_ = Feasibility(seed=self.seed).fit(
+            memory_ratio(others, self.baseline_),
+            words(others, "status", "ok"),
+            self.sources_.encoder.stated(x),
+            strength=min(1.0, SOURCE_EVIDENCE / max(len(others), 1)),
+        )
         self._play()
 
     def _play(self) -> None:
         """Each source as the target of the others: what scales explain it, how far intervals must reach."""
-        self.log_prior_, scores = np.zeros(len(SCALES)), []
-        rng = np.random.default_rng(self.seed)
-        platforms = self.sources_.platforms if len(self.sources_.platforms) > 1 else []
-        for name in platforms:
-            others = self.sources_.without(name)
-            rows = np.flatnonzero(self.sources_.platform == name)
-            frame = self.sources_.frame[rows]
-            level = self.sources_.levels[self.sources_.platforms.index(name)]
-            residual = self.sources_.centred[rows] + level
+        sources, rng = self.sources_, np.random.default_rng(self.seed)
+        self.log_prior_ = np.zeros(len(SCALES))
+        scores: dict[bool, list[Array]] = {False: [], True: []}
+        most = np.argsort(sources.counts)[::-1][: PLAYED_SOURCES if len(sources.counts) > 1 else 0]
+        for i in most.tolist():
+            at = np.flatnonzero(sources.platform == sources.platforms[i])
+            game = _Game(sources, sources.without(sources.platforms[i]), at, sources.levels[i])
             for trials in PLAYED_TRIALS:
-                pick = rng.permutation(len(rows))
-                own, rest = pick[:trials], pick[trials : trials + 60]
-                score, evidence = self._played(others, frame, residual, own, rest)
-                scores.append(score)
-                self.log_prior_ += evidence / len(platforms)
-        played = np.concatenate(scores) if scores else np.zeros(0)
-        normal = NORMAL_90 * np.ones(5)
-        self.reach_ = float(np.clip(conformal_quantile(np.concatenate([played, normal])), 1.0, 6.0))
+                order = rng.permutation(len(at))
+                score, evidence = game.play(order[:trials], order[trials : trials + PLAYED_ROWS])
+                scores[trials > 0].append(score)
+                self.log_prior_ += evidence / len(most)
+        normal = np.full(PRIOR_SCORES, norm_reach())
+        # before and after the first trial: then the level is known
+        self.reach_ = [
+            float(np.clip(conformal_quantile(np.concatenate([normal, *scores[any_trial]])), 1.0, MAX_REACH))
+            for any_trial in (False, True)
+        ]
 
-    def _played(
-        self, others: Sources, frame: pl.DataFrame, residual: Array, own: Array, rest: Array
-    ) -> tuple[Array, Array]:
-        """Standardised errors on ``rest`` after the trials ``own``, and the evidence of each scale on ``own``."""
-        said, position = others.predict(frame), platform_position(frame)
-        weight = agreement(others.weights(position), said[own], residual[own])
-        mean, level_sd = others.level(weight)
-        terms = self._terms(frame, said, weight, others)
-        prior = said @ weight + mean
-        process = Process(level_sd).fit(_take(terms, own), residual[own] - prior[own])
-        found, sd = process.predict(_take(terms, rest))
-        error = np.abs(residual[rest] - prior[rest] - found)
-        return error / sd, process.evidence - process.evidence.max() if len(own) else np.zeros(len(SCALES))
-
-    def _fit_target(self, own: pl.DataFrame) -> None:
-        """Condition on the target's n >= 0 trials."""
+    def _condition(self, own: pl.DataFrame) -> None:
+        """On the target's n >= 0 trials."""
         self.trials_ = own
-        good = own.filter(pl.Series(ran(own), dtype=pl.Boolean)).tail(MAX_TRIALS)
-        residual = residuals(good, self.baseline_)
-        known = np.isfinite(residual)
-        good, residual = good.filter(pl.Series(known, dtype=pl.Boolean)), residual[known]
-        if not self.sources_.platforms:
-            self.encoder_ = Encoder(self.baseline_).fit(own)
-        said = self.sources_.predict(good)
-        position = platform_position(own) if len(own) and self.baseline_.name != "none" else None
+        good, residual = residuals(own.tail(MAX_TRIALS), self.baseline_)
+        x = self.sources_.encoder.matrix(good)
+        said = self.sources_.predict(good, x)
+        position = platform_position(own) if len(own) else None
         self.weight_ = agreement(self.sources_.weights(position), said, residual)
         self.level_, level_sd = self.sources_.level(self.weight_)
-        terms = self._terms(good, said, self.weight_, self.sources_)
+        terms = terms_of(good, x, said, self.weight_, self.sources_, self.encoder_)
         self.process_ = Process(level_sd, self.log_prior_)
         self.process_.fit(terms, residual - said @ self.weight_ - self.level_)
-        self.feasibility_ = Feasibility(self.memory_prior_.log_weight_).fit(
+        self.feasibility_ = Feasibility(self.source_feasibility_).fit(
             memory_ratio(own, self.baseline_), words(own, "status", "ok")
-        )
-
-    def _terms(self, frame: pl.DataFrame, said: Array, weight: Array, sources: Sources) -> Terms:
-        centre = (said @ weight)[:, None] if len(weight) else np.zeros((len(frame), 1))
-        expert = sources.experts.get(POOLED) or next(iter(sources.experts.values()), None)
-        empty = np.zeros((len(frame), 0), np.int32)
-        return Terms(
-            experts=(said - centre) * np.sqrt(weight),
-            shares=self.baseline_.shares(frame),
-            points=self.encoder_.points(frame),
-            leaves=empty if expert is None else expert.leaves(frame, LEAF_TREES),
         )
 
     # -- predicting -----------------------------------------------------------------
     def predict(self, frame: pl.DataFrame) -> Prediction:
         """Predict configurations of the target. Reads only the columns known before a trial."""
-        base = self.baseline_.log_throughput(frame)
-        said = self.sources_.predict(frame)
+        base, x = self.baseline_.log_throughput(frame), self.sources_.encoder.matrix(frame)
+        said = self.sources_.predict(frame, x)
         weight, level = self._weight_for(frame)
-        found, sd = self.process_.predict(self._terms(frame, said, weight, self.sources_))
-        log_mean = np.nan_to_num(base, nan=0.0) + level + said @ weight + found
-        half = self.reach_ * np.where(np.isfinite(base), sd, sd + prior_sd(self.baseline_))
+        terms = terms_of(frame, x, said, weight, self.sources_, self.encoder_)
+        found, sd = self.process_.predict(terms)
+        log_mean = np.nan_to_num(base) + level + said @ weight + found
+        prior = prior_sd(self.baseline_)
+        sd = np.hypot(sd, np.minimum(BEYOND_SD * self.encoder_.beyond(frame), prior))
+        sd = np.where(np.isfinite(base), sd, sd + prior)
+        half = self.reach_[len(self.process_.y) > 0] * sd
         return Prediction(
             log_mean=log_mean,
             low=np.exp(log_mean - half),
             high=np.exp(log_mean + half),
-            chance_to_run=self._chance(frame),
+            chance_to_run=self._chance(frame, x),
             out_of_domain=self.encoder_.strange(frame),
             provenance={
                 **dict(zip(self.sources_.names, weight.tolist(), strict=True)),
@@ -168,14 +153,15 @@ class TransferSurrogate(BaseEstimator, Surrogate):
         weight = self.sources_.weights(platform_position(frame))
         return weight, self.sources_.level(weight)[0]
 
-    def _chance(self, frame: pl.DataFrame) -> Array:
-        """Memory need against what ran and what did not; then what became of the target's nearest trials."""
-        chance = self.feasibility_.predict(memory_ratio(frame, self.baseline_))
+    def _chance(self, frame: pl.DataFrame, x: Array) -> Array:
+        """By memory need and the sources' failures; then by what became of the target's nearest trials."""
+        stated = self.sources_.encoder.stated(x)
+        chance = self.feasibility_.predict(memory_ratio(frame, self.baseline_), stated)
         if not len(self.trials_):
             return chance
-        near = near_kernel(self.encoder_.points(self.trials_), self.encoder_.points(frame), shrink=0.4)
+        near = near_kernel(self.encoder_.points(self.trials_), self.encoder_.points(frame), SAME)
         ended_well = (words(self.trials_, "status", "ok") == "ok").astype(np.float64)
-        return (chance + ended_well @ near) / (1 + near.sum(axis=0))
+        return np.asarray((chance + ended_well @ near) / (1 + near.sum(axis=0)))
 
     # -- keeping --------------------------------------------------------------------
     def save(self, folder: str | Path) -> None:
@@ -186,7 +172,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):
             "baseline": self.baseline_.name,
             "encoder": self.encoder_.state(),
             "sources": self.sources_.save(folder),
-            "memory_prior": self.memory_prior_.state(),
+            "feasibility": self.source_feasibility_.save(folder),
             "log_prior": self.log_prior_.tolist(),
             "reach": self.reach_,
             "trials": known_columns(self.trials_, "platform.name", "status", "tokens_per_s_per_device"),
@@ -202,27 +188,55 @@ class TransferSurrogate(BaseEstimator, Surrogate):
         model.baseline_ = baseline
         model.encoder_ = Encoder.restore(sheet["encoder"], baseline)
         model.sources_ = Sources.restore(folder, sheet["sources"], baseline, sheet["seed"])
-        model.memory_prior_ = Feasibility.restore(sheet["memory_prior"])
+        model.source_feasibility_ = Feasibility.restore(folder, sheet["feasibility"])
         model.log_prior_, model.reach_ = np.array(sheet["log_prior"]), sheet["reach"]
-        model._fit_target(rows_frame(sheet["trials"]))
+        model._condition(rows_frame(sheet["trials"]))
+        model.check_rows_ = rows_frame(sheet["check"]["rows"])
         verify(model, folder, sheet)
         return model
+
+
+class _Game:
+    """One source played as a target: the others' experts on its rows ``at`` (n,)."""
+
+    def __init__(self, sources: Sources, others: Sources, at: NDArray[np.intp], level: float) -> None:
+        frame, x = sources.frame[at], sources.matrix[at]
+        self.residual = sources.centred[at] + level
+        self.said = others.predict(frame, x)
+        self.prior = others.weights(platform_position(frame))
+        self.others = others
+        # expert weights change with the trials; everything else of the terms does not
+        self.terms = terms_of(frame, x, self.said, self.prior, others, sources.encoder)
+
+    def play(self, own: NDArray[np.intp], rest: NDArray[np.intp]) -> tuple[Array, Array]:
+        """Standardised errors on ``rest`` after the trials ``own``; the evidence of each scale on ``own``."""
+        weight = agreement(self.prior, self.said[own], self.residual[own])
+        level, level_sd = self.others.level(weight)
+        expected = self.said @ weight + level
+        terms = self.terms.reweighted(self.said, weight)
+        process = Process(level_sd).fit(terms[own], (self.residual - expected)[own])
+        found, sd = process.predict(terms[rest])
+        error = np.abs((self.residual - expected)[rest] - found)
+        return error / sd, process.evidence - process.evidence.max()
+
+
+def terms_of(
+    frame: pl.DataFrame, x: Array, said: Array, weight: Array, sources: Sources, encoder: Encoder
+) -> Terms:
+    """The rows as the process sees them; ``x`` (n, f) and ``said`` (n, s) as in :meth:`Sources.predict`."""
+    expert = sources.experts.get(POOLED) or next(iter(sources.experts.values()), None)
+    leaves = np.zeros((len(frame), 0), np.int32) if expert is None else expert.leaves(x, LEAF_TREES)
+    shares = sources.baseline.shares(frame)
+    return Terms(said, shares, encoder.points(frame), leaves).reweighted(said, weight)
 
 
 def agreement(weight: Array, said: Array, residual: Array) -> Array:
     """(s,) the weights after n trials: each expert by the profile likelihood of its errors, level apart."""
     n = len(residual)
-    if n < 2 or not len(weight):
+    if n < 2:
         return weight
-    error = residual[:, None] - said
-    variance = error.var(axis=0, ddof=1) + 0.05**2
+    variance = (residual[:, None] - said).var(axis=0, ddof=1) + 0.05**2
     log_weight = np.log(weight) - 0.5 * (n - 1) * np.log(variance)
     updated = np.exp(log_weight - log_weight.max())
     # never all on one: an expert that is right about six trials may be wrong about the seventh
-    return 0.1 * weight + 0.9 * updated / updated.sum()
-
-
-def _take(terms: Terms, rows: Array) -> Terms:
-    return Terms(terms.experts[rows], terms.shares[rows], terms.points[rows], terms.leaves[rows])
-
-
+    return np.asarray(0.1 * weight + 0.9 * updated / updated.sum())

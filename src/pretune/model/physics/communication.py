@@ -11,7 +11,8 @@ from pretune.model.physics.memory import rank_parameters
 from pretune.model.physics.setup import Setup
 
 HIDDEN = 0.8  # assumed: the share of overlapped communication that compute can hide at most
-GATHERS_PER_LAYER = 8.0  # parameter tensors that ZeRO-3 fetches per layer, about one message each
+REUSE_ELEMENTS = 5e8  # DeepSpeed's stage3_max_reuse_distance over the two passes of a weight
+STAGE0_BUCKET = 5e8  # elements that ZeRO-0 reduces at a time, whatever the knobs say
 
 
 @dataclass(frozen=True)
@@ -48,35 +49,57 @@ def _traffic(setup: Setup, size: Array, stride: Array, moved: Array, messages: A
     return Traffic(moved, messages, moved / group_bandwidth(setup, size, stride) + latency)
 
 
-def data_parallel_volumes(setup: Setup) -> tuple[Array, Array]:
-    """(n,), (n,) tensors that a step sends through the ring: of gradients, of parameters.
+def persistent_parameters(setup: Setup) -> tuple[Array, Array]:
+    """(n,), (n,) elements and number of the weights of a rank that ZeRO-3 keeps whole on every rank."""
+    hidden, count = setup.hidden, setup.layers / setup.pp
+    shapes = (  # elements, tensors of a layer
+        (hidden * (hidden + 2 * setup.kv_size), 1.0),
+        (hidden**2, 1.0),
+        (hidden * setup.ffn, setup.mlp_matrices),
+        (hidden, 2.0),  # norms
+    )
+    small = [(size <= setup.persistence) * count * tensors for size, tensors in shapes]
+    elements = sum(number * size for number, (size, _) in zip(small, shapes, strict=True))
+    return np.minimum(elements / setup.tp, rank_parameters(setup)), np.sum(small, axis=0)
 
-    ZeRO-0: an all-reduce, two volumes. ZeRO-1 and 2: reduce-scatter and all-gather, two in all
-    (Rajbhandari et al. 2020, arXiv:1910.02054, section 7). Observed with DeepSpeed 0.19.8:
-    its default ZeRO-1 and ZeRO-2 issue a whole all-reduce and then a parameter all-gather,
-    three volumes, and ZeRO-2 reduces at every micro step. ZeRO-3 gathers for the forward and
-    again for the backward pass (ibid., section 7.2.2), once while the gathered
-    parameters may stay alive (observed with DeepSpeed 0.19.8), and reduces per micro step.
+
+def data_parallel_volumes(setup: Setup) -> tuple[Array, Array]:
+    """(n,), (n,) ring volumes of a step, in weights of the rank: of gradients, of parameters.
+
+    A volume is a reduce-scatter or an all-gather of every weight; an all-reduce is two. ZeRO-0:
+    an all-reduce. ZeRO-1 and 2: reduce-scatter and all-gather, two in all (Rajbhandari et al.
+    2020, arXiv:1910.02054, section 7). Observed with DeepSpeed 0.19.8: its default ZeRO-1 and
+    ZeRO-2 issue a whole all-reduce and then a parameter all-gather, three volumes; ZeRO-2
+    reduces at every micro step; use_multi_rank_bucket_allreduce: false reduces to the owner, one
+    volume. ZeRO-3 reduces and gathers per micro step, and gathers again for the backward pass what was
+    released in between (ibid., section 7.2.2); DeepSpeed gathers persistent weights once a step.
     """
     zero, steps = setup.zero, setup.accumulation
-    gradients = np.where(setup.deepspeed | (zero == 0), 2.0, 1.0)
-    gradients = gradients * np.where(setup.deepspeed & (zero == 2), steps, 1.0)
-    stays = setup.deepspeed & (setup.live_parameters >= rank_parameters(setup))
-    gradients = np.where(zero >= 3, steps, gradients)
-    parameters = np.select([zero >= 3, zero >= 1], [steps * np.where(stays, 1.0, 2.0), np.ones_like(zero)], 0.0)
+    whole = (zero == 0) | (setup.deepspeed & (zero < 3) & ~setup.reduce_to_owner)
+    repeated = (zero >= 3) | (setup.deepspeed & (zero == 2))
+    gradients = np.where(whole, 2.0, 1.0) * np.where(repeated, steps, 1.0)
+    weights = rank_parameters(setup)
+    persistent = np.where(setup.deepspeed, persistent_parameters(setup)[0] / weights, 0.0)
+    held = setup.deepspeed & (weights <= np.minimum(setup.live_parameters, REUSE_ELEMENTS))
+    sharded = steps * (1 - persistent) * np.where(held, 1.0, 2.0)
+    parameters = np.select([zero >= 3, zero >= 1], [persistent + sharded, np.ones_like(zero)], 0.0)
     return gradients, parameters
 
 
 def data_parallel(setup: Setup) -> Traffic:
     """Gradients and parameters over the data-parallel group, in buckets."""
-    weights = rank_parameters(setup)
-    size, stride = setup.dp * setup.cp, setup.tp
+    weights, zero, steps = rank_parameters(setup), setup.zero, setup.accumulation
     gradients, parameters = data_parallel_volumes(setup)
+    size, stride = setup.dp * setup.cp, setup.tp
     moved = ring(size) * weights * (gradients * setup.gradient_element + parameters * setup.element)
-    buckets = np.ceil(weights / setup.reduce_bucket)
-    reductions = np.where((setup.zero >= 2) & setup.deepspeed, setup.accumulation, 1.0) * buckets
-    fetches = np.where(setup.zero >= 3, parameters * GATHERS_PER_LAYER * setup.layers / setup.pp, 1.0)
-    gathers = np.where(setup.zero >= 1, fetches, 0.0)
+    # a weight larger than the bucket goes alone, so that there are never more messages than weights
+    tensors = setup.layers / setup.pp * (setup.mlp_matrices + 4) + 2
+    bucket = np.where(zero == 0, STAGE0_BUCKET, setup.reduce_bucket)
+    repeated = (zero >= 3) | (setup.deepspeed & (zero == 2))
+    reductions = np.where(repeated, steps, 1.0) * np.minimum(np.ceil(weights / bucket), tensors)
+    kept, kept_tensors = persistent_parameters(setup)
+    fetches = np.minimum(1 + np.ceil((weights - kept) / setup.prefetch_bucket), tensors)
+    gathers = np.select([zero >= 3, zero >= 1], [kept_tensors + steps * fetches, np.ones_like(zero)], 0.0)
     return _traffic(setup, size, stride, moved, reductions + gathers)
 
 

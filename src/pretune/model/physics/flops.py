@@ -98,5 +98,6 @@ def optimizer_s(setup: Setup) -> Array:
     """
     shard = rank_parameters(setup) / np.where(setup.zero >= 1, setup.dp, 1.0)
     step = ADAM_BYTES * shard * (1 + setup.optimizer_states) / 3 / setup.memory_bytes_per_s
-    crossing = 2 * setup.element * shard / np.where(setup.host, setup.memory_bytes_per_s, HOST_LINK_BYTES_PER_S)
+    link = np.where(setup.host, setup.memory_bytes_per_s, HOST_LINK_BYTES_PER_S)
+    crossing = 2 * setup.element * shard / link
     return step + np.where(setup.offload, crossing + np.where(setup.host, 0.0, 4 * step), 0.0)

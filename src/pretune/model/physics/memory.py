@@ -8,8 +8,8 @@ from pretune.model.base import Array
 from pretune.model.physics.setup import Flags, Setup
 
 # Assumed: what a process holds before its first tensor. Accelerator: context, communicator
-# buffers, workspaces; CPU: the interpreter with torch and DeepSpeed imported.
-CONTEXT_BYTES = (2.0e9, 0.5e9)
+# buffers, workspaces; CPU: the collectives' buffers, since its memory is counted after the imports.
+CONTEXT_BYTES = (2.0e9, 4e7)
 FRAGMENTATION = 1.05  # assumed: reserved over allocated
 
 

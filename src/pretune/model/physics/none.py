@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import polars as pl
 
@@ -11,7 +13,7 @@ from pretune.model.base import Array, Baseline
 class NoPhysics(Baseline):
     """Throughput 1 and memory unknown, without features: everything is learned from the knobs."""
 
-    name = "none"
+    name: ClassVar[str] = "none"
 
     def log_throughput(self, frame: pl.DataFrame) -> Array:
         return np.zeros(len(frame))
@@ -24,4 +26,4 @@ class NoPhysics(Baseline):
         return np.zeros((len(frame), 0))
 
     def features(self, frame: pl.DataFrame) -> pl.DataFrame:
-        return pl.DataFrame({"row": np.zeros(len(frame))}).select([])
+        return pl.DataFrame(height=len(frame))

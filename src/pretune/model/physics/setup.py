@@ -6,26 +6,31 @@ Assumptions stay inside the physics: the knobs that trees see remain null where 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from pretune.model.base import Array
-from pretune.model.columns import numbers, words
+from pretune.model.columns import numbers, text
 
 Flags = NDArray[np.bool_]
 
 BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 2.0}  # fp8 keeps 16-bit weights
 SUSTAINED = 0.75  # assumed: share of the vendor's dense peak that large matrix products reach
 BUCKET_ELEMENTS = 5e8  # DeepSpeed's default reduce_bucket_size and allgather_bucket_size
-LIVE_PARAMETERS = 1e9  # DeepSpeed's default stage3_max_live_parameters
+PREFETCH_ELEMENTS = 5e7  # ... stage3_prefetch_bucket_size
+PERSISTENT_ELEMENTS = 1e5  # ... stage3_param_persistence_threshold
+LIVE_PARAMETERS = 1e9  # ... stage3_max_live_parameters
 # Assumed where neither a vendor's figure nor a probe says anything: accelerator, then CPU.
 MATMUL_FLOPS_PER_S = (2e14, 5e10)
 MEMORY_BYTES_PER_S = (2e12, 2e10)
 INTRA_BYTES_PER_S = (2e11, 1e9)
 INTER_BYTES_PER_S = (2.5e10, 1.2e8)
 LATENCY_S = (2e-5, 3e-4)
+# precision -> the one whose peak stands in where a vendor gives none
+_PEAKS = (("fp8", "bf16"), ("fp16", "bf16"), ("bf16", "fp16"), ("tf32", "fp32"), ("fp32", "tf32"))
 HOST_BACKENDS = ("gloo", "mpi", "ccl")
 
 
@@ -64,10 +69,13 @@ class Setup:
     compiled: Flags
     overlap: Flags
     offload: Flags
+    reduce_to_owner: Flags  # DeepSpeed reduces a bucket to the rank that owns it, instead of to all
     element: Array  # bytes of an activation or a weight
     gradient_element: Array  # bytes of a gradient on the wire
     reduce_bucket: Array
     allgather_bucket: Array
+    prefetch_bucket: Array
+    persistence: Array
     live_parameters: Array
     optimizer_states: Array  # fp32 moments per weight
     matmul_flops_per_s: Array
@@ -85,9 +93,20 @@ class Setup:
 
 def read_setup(frame: pl.DataFrame) -> Setup:
     """Resolve a frame in the store's columns; NaN remains only where the model's shape is unknown."""
-    backend = words(frame, "platform.backend", "nccl")
-    host = np.isin(backend, HOST_BACKENDS)
-    return Setup(host=host, **_model(frame), **_layout(frame), **_choices(frame, host), **_rates(frame, host))
+    host = _is(frame, "platform.backend", *HOST_BACKENDS)
+    fields: dict[str, Any] = {
+        **_model(frame),
+        **_layout(frame),
+        **_choices(frame),
+        **_wire(frame, host),
+        **_rates(frame, host),
+    }
+    return Setup(host=host, **fields)
+
+
+def _is(frame: pl.DataFrame, name: str, *values: str) -> Flags:
+    """(n,) whether the column is one of ``values``; not where it is unknown."""
+    return text(frame, name).is_in(list(values)).to_numpy()
 
 
 def _positive(frame: pl.DataFrame, name: str, unknown: float | Array) -> Array:
@@ -139,49 +158,48 @@ def _layout(frame: pl.DataFrame) -> dict[str, Array]:
     }
 
 
-def _choices(frame: pl.DataFrame, host: Flags) -> dict[str, Array | Flags]:
-    """Knobs with the default that the framework has, or that is usual."""
-    framework = words(frame, "framework", "deepspeed")
-    deepspeed = np.char.startswith(framework, "deepspeed")
-    zero = numbers(frame, "knob.zero_stage", 0.0)
-    checkpointing = words(frame, "knob.activation_checkpointing", "none")
-    attention = np.char.lower(words(frame, "knob.attention", "fused"))
-    precision = _precision(frame)
-    wire = words(frame, "knob.communication_data_type")
-    element = _bytes(precision)
-    # DeepSpeed overlaps at stage 3 unless told otherwise; other frameworks overlap by default
-    overlap = numbers(frame, "knob.overlap_comm", -1.0)
-    usual = np.where(deepspeed, zero == 3, True)
+def _choices(frame: pl.DataFrame) -> dict[str, Array | Flags]:
+    """How it is computed, with the default that the framework has, or that is usual."""
+    attention = text(frame, "knob.attention").str.to_lowercase()
     return {
-        "deepspeed": deepspeed,
-        "zero": zero,
+        "zero": numbers(frame, "knob.zero_stage", 0.0),
         "sequence_parallel": numbers(frame, "knob.sequence_parallel", 0.0) > 0,
-        "full_checkpointing": checkpointing == "full",
-        "selective_checkpointing": checkpointing == "selective",
-        "fused_attention": ~_contains_any(attention, ("eager", "torch", "naive", "math")),
+        "full_checkpointing": _is(frame, "knob.activation_checkpointing", "full"),
+        "selective_checkpointing": _is(frame, "knob.activation_checkpointing", "selective"),
+        "fused_attention": ~attention.str.contains("eager|torch|naive|math").to_numpy(),
         "compiled": numbers(frame, "knob.compile", 0.0) > 0,
-        "overlap": np.where(overlap >= 0, overlap > 0, usual) & ~host,
-        "offload": words(frame, "knob.offload_optimizer", "none") == "cpu",
-        "element": element,
-        "gradient_element": np.where(wire == "", element, _bytes(wire)),
-        "reduce_bucket": _positive(frame, "knob.reduce_bucket_size", BUCKET_ELEMENTS),
-        "allgather_bucket": _positive(frame, "knob.allgather_bucket_size", BUCKET_ELEMENTS),
-        "live_parameters": _positive(frame, "knob.stage3_max_live_parameters", LIVE_PARAMETERS),
-        "optimizer_states": np.where(words(frame, "workload.optimizer", "adamw") == "sgd", 1.0, 2.0),
+        "offload": _is(frame, "knob.offload_optimizer", "cpu"),
+        "element": _bytes(_precision(frame)),
+        "optimizer_states": np.where(_is(frame, "workload.optimizer", "sgd"), 1.0, 2.0),
     }
 
 
-def _precision(frame: pl.DataFrame) -> NDArray[np.str_]:
-    knob = words(frame, "knob.precision")
-    return np.where(knob == "", words(frame, "workload.precision", "bf16"), knob)
+def _wire(frame: pl.DataFrame, host: Flags) -> dict[str, Array | Flags]:
+    """How it communicates. DeepSpeed overlaps at ZeRO-3 unless told otherwise, others by default."""
+    deepspeed = text(frame, "framework", "deepspeed").str.starts_with("deepspeed").to_numpy()
+    overlap = numbers(frame, "knob.overlap_comm")
+    usual = np.where(deepspeed, numbers(frame, "knob.zero_stage") == 3, True)
+    wire = text(frame, "knob.communication_data_type")
+    return {
+        "deepspeed": deepspeed,
+        "overlap": np.where(np.isfinite(overlap), overlap > 0, usual) & ~host,
+        "gradient_element": np.where(wire == "", _bytes(_precision(frame)), _bytes(wire)),
+        "reduce_to_owner": numbers(frame, "knob.use_multi_rank_bucket_allreduce", 1.0) == 0,
+        "reduce_bucket": _positive(frame, "knob.reduce_bucket_size", BUCKET_ELEMENTS),
+        "allgather_bucket": _positive(frame, "knob.allgather_bucket_size", BUCKET_ELEMENTS),
+        "prefetch_bucket": _positive(frame, "knob.stage3_prefetch_bucket_size", PREFETCH_ELEMENTS),
+        "persistence": numbers(frame, "knob.stage3_param_persistence_threshold", PERSISTENT_ELEMENTS),
+        "live_parameters": _positive(frame, "knob.stage3_max_live_parameters", LIVE_PARAMETERS),
+    }
 
 
-def _bytes(precision: NDArray[np.str_]) -> Array:
-    return np.array([BYTES.get(name, 2.0) for name in precision], dtype=np.float64)
+def _precision(frame: pl.DataFrame) -> pl.Series:
+    knob = text(frame, "knob.precision")
+    return knob.zip_with(knob != "", text(frame, "workload.precision", "bf16"))
 
 
-def _contains_any(values: NDArray[np.str_], parts: tuple[str, ...]) -> Flags:
-    return np.any([np.char.find(values, part) >= 0 for part in parts], axis=0)
+def _bytes(precision: pl.Series) -> Array:
+    return precision.replace_strict(BYTES, default=2.0, return_dtype=pl.Float64).to_numpy().astype(np.float64)
 
 
 def _rates(frame: pl.DataFrame, host: Flags) -> dict[str, Array]:
@@ -213,13 +231,14 @@ def _matmul(frame: pl.DataFrame, assumed: Array) -> Array:
     """Matrix FLOP/s at the row's precision: probed, else the sustained share of the vendor's peak."""
     precision = _precision(frame)
     rate = np.full(len(frame), np.nan)
-    for name, fallback in (("fp8", "bf16"), ("fp16", "bf16"), ("bf16", "fp16"), ("tf32", "fp32"), ("fp32", "tf32")):
+    for name, fallback in _PEAKS:
         peak = numbers(frame, f"peak_flops_per_s.{name}")
         peak = np.where(peak > 0, peak, numbers(frame, f"peak_flops_per_s.{fallback}"))
-        rate = np.where(precision == name, SUSTAINED * peak, rate)
-    narrow = np.isin(precision, ("bf16", "fp16", "fp8"))
+        rate = np.where((precision == name).to_numpy(), SUSTAINED * peak, rate)
+    narrow = precision.is_in(["bf16", "fp16", "fp8"]).to_numpy()
+    eighth = (precision == "fp8").to_numpy()
     fp32 = numbers(frame, "fingerprint.matmul_fp32_flops_per_s")
     probed = np.where(narrow, numbers(frame, "fingerprint.matmul_bf16_flops_per_s"), fp32)
-    probed = np.where((precision == "fp8") & np.isfinite(rate), np.nan, probed)
+    probed = np.where(eighth & np.isfinite(rate), np.nan, probed)
     rate = np.where(probed > 0, probed, rate)
     return np.where(rate > 0, rate, np.where(fp32 > 0, fp32, assumed))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -44,7 +45,7 @@ class TransformerPhysics(Baseline):
     Rows whose model shape or sequence length is unknown give NaN (features: null).
     """
 
-    name = "transformer"
+    name: ClassVar[str] = "transformer"
 
     def log_throughput(self, frame: pl.DataFrame) -> Array:
         setup = read_setup(frame)
