@@ -23,7 +23,7 @@ from pretune.collector.detect import detect_platform
 from pretune.collector.launchers import launcher_for
 from pretune.collector.launchers.hosts import HostsLauncher
 from pretune.datasets import Platform, TrialStore
-from pretune.datasets.presets import model_preset
+from pretune.datasets.presets import model as model_preset
 from pretune.mlflow_config.none import NoTracker
 from pretune.tuner.campaign import Campaign
 from pretune.tuner.job import JobSpec
@@ -31,8 +31,8 @@ from pretune.tuner.job import JobSpec
 HERE = Path(__file__).resolve().parent
 SHIPPED = HERE.parents[1] / "src" / "pretune" / "datasets" / "history"
 MEMORY_LIMIT_MIB = 360
-# (model, configurations): the small one is the one that the quickstart tunes
-CAMPAIGNS = (("gpt-tiny", 48), ("llama-mini", 24))
+# (model, global batch in tokens, configurations); the first is what the quickstart tunes
+CAMPAIGNS = (("gpt-tiny", 2048, 48), ("llama-mini", 1024, 24))
 
 LOCAL: dict[str, Any] = {"address": "127.0.0.1", "interface": "lo", "ranks": 2}
 TWO_HOSTS = [
@@ -78,12 +78,12 @@ def probed(name: str, launcher: dict[str, Any], folder: Path) -> Platform:
     return platform
 
 
-def job(name: str, model: str, platform: Platform, launcher: dict[str, Any]) -> JobSpec:
+def job(name: str, model: str, tokens: int, platform: Platform, launcher: dict[str, Any]) -> JobSpec:
     settings = {
         "name": f"{name}-{model}",
         "model": model_preset(model),
         "sequence_length": 128,
-        "global_batch_tokens": 2048,
+        "global_batch_tokens": tokens,
         "precision": "fp32",
         "platform": platform,
         "launcher": launcher,
@@ -96,17 +96,18 @@ def job(name: str, model: str, platform: Platform, launcher: dict[str, Any]) -> 
 def record(name: str, out: Path) -> list[TrialStore]:
     launcher = bring_up(name)
     stores = []
-    for model, trials in CAMPAIGNS:
+    for model, tokens, trials in CAMPAIGNS:
         platform = probed(name, launcher, out / name / "probe")
         folder = out / name / model
-        answer = Campaign(job(name, model, platform, launcher), folder, trials, NoTracker()).run()
+        answer = Campaign(job(name, model, tokens, platform, launcher), folder, trials, NoTracker()).run()
         print(json.dumps(asdict(answer)), flush=True)
         stores.append(TrialStore(answer.store))
     return stores
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--only", nargs="+", choices=list(CLUSTERS), default=list(CLUSTERS))
     parser.add_argument("--out", type=Path, default=Path("runs/history"))
     arguments = parser.parse_args()
