@@ -1,4 +1,4 @@
-"""``pretune fit``: train the surrogates of a history, with errors that were not learned from."""
+"""``pretune fit``: train the surrogates of a history, with errors on what was not learned from."""
 
 from __future__ import annotations
 
@@ -13,8 +13,23 @@ from pretune.cli.options import Json, Tracking, only_json, print_json
 def fit(
     history: Annotated[str, typer.Option(help="Store of trials: a folder, or 'shipped'.")] = "shipped",
     out: Annotated[Path, typer.Option(help="Where the surrogates are saved.")] = Path("surrogates"),
+    seed: Annotated[int, typer.Option(help="Seed of the folds and of the trees.")] = 0,
     tracking: Tracking = None,
     as_json: Json = False,
 ) -> None:
-    """Fit and save one surrogate per platform, cross-validated."""
-    raise NotImplementedError
+    """Fit and save one surrogate per platform of the history, cross-validated."""
+    from pretune.mlflow_config import tracker
+    from pretune.tuner.fitting import fit_platforms
+    from pretune.tuner.job import read_history
+    from pretune.tuner.runner import GuardedTracker, Watcher
+
+    frame = read_history(history)
+    with only_json(as_json):
+        guarded = GuardedTracker(tracker(tracking, out), Watcher(), "Run it again to track it.")
+        fits = list(fit_platforms(frame, out, guarded, seed))
+    if as_json:
+        print_json({"history": history, "out": str(out), "fits": fits})
+    else:
+        from pretune.cli.show import show_rows
+
+        show_rows(history, [{**each, **(each["errors"] or {}), "errors": None} for each in fits])

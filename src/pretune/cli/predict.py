@@ -16,6 +16,7 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Rank the space of JOB.yaml by predicted tokens per second, without any trial."""
+    from pathlib import Path
     from tempfile import TemporaryDirectory
 
     from pretune.tuner.job import JobSpec
@@ -25,7 +26,7 @@ def predict(
     spec = JobSpec.from_yaml(job).changed(history=history)
     with only_json(as_json):
         if spec.platform == "auto":
-            with TemporaryDirectory() as folder, open_launcher(spec, folder) as launcher:
+            with TemporaryDirectory() as folder, open_launcher(spec, Path(folder)) as launcher:
                 platform = find_platform(spec, launcher)
         else:
             platform = spec.platform

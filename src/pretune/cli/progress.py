@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -91,7 +91,9 @@ class LiveWatcher(Watcher):
 
     def _draw(self) -> None:
         self._drawn = time.monotonic()
-        parts = [self._search_table(), *([self._compare_table()] if self.compared else []), self._time_left()]
+        parts: list[RenderableType] = [self._search_table(), self._time_left()]
+        if self.compared:
+            parts.insert(1, self._compare_table())
         self.live.update(Group(*parts), refresh=True)
 
     def _search_table(self) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -43,7 +43,7 @@ class History(Spec):
     """Trials of other platforms: a store's folder, ``shipped`` (with pretune), or ``none``."""
 
     path: str = "shipped"
-    exclude_platforms: list[str] = []
+    exclude_platforms: tuple[str, ...] = ()
 
 
 class JobSpec(Spec):
@@ -65,9 +65,9 @@ class JobSpec(Spec):
     optimizer: Literal["adamw", "sgd"] = "adamw"
     framework: str = "deepspeed"
     platform: Literal["auto"] | Platform = "auto"
-    launcher: dict[str, Any] = {"local": {}}
+    launcher: dict[str, Any]
     space: dict[str, list[KnobValue] | KnobValue]
-    constraints: list[str] = []
+    constraints: tuple[str, ...] = ()
     allow_numerics: bool = False
     default: Knobs = Knobs()
     budget: Budget = Budget(trials=20)
@@ -104,8 +104,8 @@ class JobSpec(Spec):
         """The same job with what the command line says; None leaves a field as it is."""
         asked = {"trials": trials, "minutes": minutes}
         budget = self.budget.model_dump() | {name: n for name, n in asked.items() if n is not None}
-        history_ = self.history.model_dump() | ({} if history is None else {"path": history})
-        updates = {"budget": budget, "history": history_, "strategy": strategy, "seed": seed}
+        source = self.history.model_dump() if history is None else _history(self.history.model_dump() | {"path": history}, Path(), "--history")
+        updates = {"budget": budget, "history": source, "strategy": strategy, "seed": seed}
         given = {name: value for name, value in updates.items() if value is not None}
         return self.from_mapping(self.model_dump() | given, "command line")
 
@@ -144,17 +144,17 @@ class JobSpec(Spec):
         return read_history(self.history.path, self.history.exclude_platforms)
 
 
-def read_history(path: str | Path, exclude_platforms: list[str] | None = None) -> pl.DataFrame:
+def read_history(path: str | Path, exclude_platforms: Collection[str] = ()) -> pl.DataFrame:
     """The trials of a store's folder, or of the one that ships (``shipped``)."""
     root = shipped_history() if str(path) == "shipped" else Path(path)
     frame = TrialStore(root).frame()
     if frame.is_empty():
         raise InputError(f"history {path}: holds no trials; name a folder with platform=*/*.parquet")
     known = frame["platform.name"].unique().sort().to_list()
-    for name in exclude_platforms or []:
+    for name in exclude_platforms:
         if name not in known:
             raise InputError(f"history {path}: exclude_platforms: {name!r} is not in it; known: {known}")
-    return frame.filter(~pl.col("platform.name").is_in(exclude_platforms or []))
+    return frame.filter(~pl.col("platform.name").is_in(exclude_platforms))
 
 
 def shipped_history() -> Path:
@@ -184,13 +184,13 @@ def _history(value: Any, folder: Path, where: str) -> History:
     history = History.from_mapping({"path": value} if isinstance(value, str) else value, where)
     if history.path in ("shipped", "none"):
         return history
-    return history.model_copy(update={"path": str(folder / history.path)})
+    return history.model_copy(update={"path": str((folder / history.path).resolve())})
 
 
 def _launcher(value: Any, folder: Path, where: str) -> Any:
     if not isinstance(value, dict):
         raise InputError(f"{where}: is no mapping; give one such as local: {{devices: 2}}")
-    return value | {"replay": str(folder / value["replay"])} if "replay" in value else value
+    return value | {"replay": str((folder / value["replay"]).resolve())} if "replay" in value else value
 
 
 _LOADERS: dict[str, Callable[[Any, Path, str], Any]] = {

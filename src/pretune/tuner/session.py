@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,50 @@ class SessionState(Spec):
     mlflow_run_id: str | None = None
 
 
+@dataclass(frozen=True)
+class Opened:
+    """A session's folder, held against others, with the launcher of its job."""
+
+    state: SessionState
+    launcher: Launcher
+
+
+@contextmanager
+def open_session(job: JobSpec, out: Path, watcher: Watcher) -> Iterator[Opened]:
+    """Begin a session of ``job`` in ``out``, or find the one that was begun there.
+
+    Raises :class:`InputError` when ``out`` holds another job's, or another process runs it.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with only_one(out), open_launcher(job, out / "runs") as launcher:
+        path = out / "session.json"
+        found = read_json(path)
+        if found is None:
+            state = _new_state(job, launcher, watcher)
+            write_json(path, state.model_dump(mode="json"))
+        else:
+            state = SessionState.from_mapping(found, str(path))
+            if state.job_digest != job.digest():
+                raise InputError(
+                    f"{path}: job_digest: holds a session of another job (only budget and verify_pairs may "
+                    "change between runs); name another folder with --out"
+                )
+            watcher.note(f"going on with session {state.id} in {out}")
+        yield Opened(state, launcher)
+
+
+def _new_state(job: JobSpec, launcher: Launcher, watcher: Watcher) -> SessionState:
+    if job.platform == "auto":
+        watcher.note("measuring this machine: some seconds")
+    return SessionState(
+        id=f"{job.name}-{uuid.uuid4().hex[:8]}",
+        seed=job.seed,
+        job_digest=job.digest(),
+        created_at=datetime.now(UTC),
+        platform=find_platform(job, launcher),
+    )
+
+
 class TuningSession:
     """Runs ``job`` in the folder ``out``, or goes on with what was begun there.
 
@@ -55,21 +100,19 @@ class TuningSession:
     ) -> None:
         self.job, self.out = job, Path(out)
         self.watcher = watcher or Watcher()
-        self.store, self.runs = TrialStore(self.out / "trials"), self.out / "runs"
         remedy = f"Later: pretune sync {self.out}"
         self.tracker = GuardedTracker(tracker, self.watcher, remedy)
 
     def run(self) -> Answer:
         """Search, compare, write the files. Raises :class:`InputError` when ``out`` holds another job."""
-        self.out.mkdir(parents=True, exist_ok=True)
         history = self.job.history_frame()
-        with only_one(self.out), open_launcher(self.job, self.runs) as launcher:
-            self.state = self._opened(launcher)
-            platform = self.state.platform
-            self.candidates = self.job.candidates(platform)
-            default = self.job.default_knobs(platform)
+        with open_session(self.job, self.out, self.watcher) as opened:
+            self.state = opened.state
+            self.candidates = self.job.candidates(self.state.platform)
+            default = self.job.default_knobs(self.state.platform)
             self._begin_tracking()
-            self.runner = TrialRunner(launcher, self.store, self.runs, self.tracker, self.watcher)
+            store, runs = TrialStore(self.out / "trials"), self.out / "runs"
+            self.runner = TrialRunner(opened.launcher, store, runs, self.tracker, self.watcher)
             tuner = Tuner(self.candidates, history, self.job.strategy, self.job.seed)
             self._search(tuner)
             comparison = self._compare(tuner, default)
@@ -77,32 +120,6 @@ class TuningSession:
         files = answer.write()
         self.tracker.session_ended(self.state.id, answer.metrics(), files, answer.markdown())
         return answer
-
-    def _opened(self, launcher: Launcher) -> SessionState:
-        """The session that ``out`` holds, else a new one."""
-        path = self.out / "session.json"
-        found = read_json(path)
-        if found is None:
-            platform = find_platform(self.job, launcher)
-            session_id = f"{self.job.name}-{uuid.uuid4().hex[:8]}"
-            now = datetime.now(UTC)
-            state = SessionState(
-                id=session_id,
-                seed=self.job.seed,
-                job_digest=self.job.digest(),
-                created_at=now,
-                platform=platform,
-            )
-            write_json(path, state.model_dump(mode="json"))
-            return state
-        state = SessionState.from_mapping(found, str(path))
-        if state.job_digest != self.job.digest():
-            raise InputError(
-                f"{path}: job_digest: holds a session of another job (only budget and verify_pairs may "
-                "change between runs); name another folder with --out"
-            )
-        self.watcher.note(f"going on with session {state.id} in {self.out}")
-        return state
 
     def _begin_tracking(self) -> None:
         params = {

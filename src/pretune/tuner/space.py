@@ -87,7 +87,7 @@ class Space(Spec):
     """
 
     knobs: dict[str, list[KnobValue]] = Field(min_length=1)
-    constraints: list[str] = []
+    constraints: tuple[str, ...] = ()
     allow_numerics: bool = False
 
     @model_validator(mode="before")

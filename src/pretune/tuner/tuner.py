@@ -98,6 +98,8 @@ def predicted(believed: Prediction | None, row: int) -> Predicted | None:
     """One row of a prediction, in plain floats."""
     if believed is None:
         return None
-    columns = (believed.mean, believed.low, believed.high, believed.chance_to_run)
+    mean, low, high, chance = (
+        float(column[row]) for column in (believed.mean, believed.low, believed.high, believed.chance_to_run)
+    )
     outside = believed.out_of_domain[row] if believed.out_of_domain else None
-    return Predicted(*(float(column[row]) for column in columns), outside)
+    return Predicted(mean, low, high, chance, outside)

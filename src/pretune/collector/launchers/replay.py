@@ -31,8 +31,8 @@ class ReplayLauncher(Launcher):
     def submit(self, spec: TrialSpec) -> Handle:
         if _key(spec) not in self._recorded:
             raise LaunchError(
-                f"replay: no recorded trial on platform {spec.platform.name} of workload {spec.workload.name} "
-                f"has knobs {spec.knobs.settings()}; narrow the space to what was recorded"
+                f"replay: no recorded trial of {spec.workload.name} on {spec.platform.name} has knobs "
+                f" {spec.knobs.settings()}; narrow the space to what was recorded"
             )
         return Handle(spec, self.folder / spec.trial_id)
 

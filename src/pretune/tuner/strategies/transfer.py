@@ -11,6 +11,10 @@ from pretune.datasets.trial import Trial
 from pretune.model.base import INTERVAL, Array, Prediction
 from pretune.tuner.strategies.base import Strategy
 
+# a trial that fails costs as much of the budget as one that runs: rows with less than this
+# share of the best chance to run are left for last, however much they promise
+LEAST_CHANCE = 0.5
+
 
 class TransferStrategy(Strategy):
     """Fits :class:`~pretune.model.TransferSurrogate` on history and trials, again after each tell.
@@ -21,6 +25,10 @@ class TransferStrategy(Strategy):
 
     def __init__(self, candidates: pl.DataFrame, history: pl.DataFrame, seed: int = 0) -> None:
         super().__init__(candidates, history, seed)
+        from pretune.model import TransferSurrogate
+
+        target = candidates["platform.name"][0]
+        self.surrogate = TransferSurrogate(target, seed=seed)  # learns its sources at the first fit only
         self._prediction: Prediction | None = None
 
     def tell(self, row: int, trial: Trial) -> None:
@@ -31,16 +39,15 @@ class TransferStrategy(Strategy):
         believed = self.predict()
         ran = [trial.tokens_per_s_per_device for trial in self.told if trial.tokens_per_s_per_device]
         gain = expected_improvement(believed, float(np.log(max(ran)))) if ran else believed.mean
-        worth = np.where(self.open, gain * believed.chance_to_run, -np.inf)
-        return int(np.argmax(worth))
+        chance = np.where(self.open, believed.chance_to_run, 0.0)
+        likely = self.open & (chance >= LEAST_CHANCE * chance.max())
+        return int(np.argmax(np.where(likely, gain * chance, -np.inf)))
 
     def predict(self) -> Prediction:
         if self._prediction is None:
-            from pretune.model import TransferSurrogate
-
             told = pl.DataFrame(to_table(self.told))
             trials = pl.concat([self.history, told], how="diagonal_relaxed")
-            self._prediction = TransferSurrogate(seed=self.seed).fit(trials).predict(self.candidates)
+            self._prediction = self.surrogate.fit(trials).predict(self.candidates)
         return self._prediction
 
 
