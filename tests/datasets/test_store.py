@@ -63,7 +63,7 @@ trials = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(trials)
 def test_a_row_and_a_parquet_file_hold_the_whole_trial(tmp_path_factory: Any, trial: Trial) -> None:
     assert unflatten(flatten(trial)) == trial
@@ -73,7 +73,7 @@ def test_a_row_and_a_parquet_file_hold_the_whole_trial(tmp_path_factory: Any, tr
     assert store.validate() == []
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(trials, min_size=2, max_size=4))
 def test_trials_with_different_open_columns_share_a_frame(
     tmp_path_factory: Any, several: list[Trial]

@@ -35,7 +35,7 @@ def damage(store: TrialStore, returned: list[str]) -> list[str]:
 
 def test_a_killed_writer_damages_and_loses_nothing(tmp_path: Path) -> None:
     returned = run_killed_writers(tmp_path / "store", tmp_path / "log", 60, "atomic")
-    assert len(returned) > 5
+    assert len(returned) > 20
     assert damage(TrialStore(tmp_path / "store"), returned) == []
 
 
@@ -56,15 +56,15 @@ def test_two_writers_at_once_store_each_trial_once(tmp_path: Path) -> None:
     program = (
         "import sys; from sample_trials import sample_trial; from pretune.datasets import TrialStore\n"
         "store = TrialStore(sys.argv[1])\n"
-        "for n in range(60): store.append(sample_trial(f'both-{n}')); "
+        "for n in range(40): store.append(sample_trial(f'both-{n}')); "
         "store.append(sample_trial(f'{sys.argv[2]}-{n}'))"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
     writers = [subprocess.Popen([*command, name], env=ENVIRONMENT) for name in ("left", "right")]
-    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert [writer.wait(100) for writer in writers] == [0, 0]
     store = TrialStore(tmp_path)
     assert store.validate() == []
-    assert len(store) == 3 * 60
+    assert len(store) == 3 * 40
     assert not list(tmp_path.rglob(".writing-*"))
 
 

@@ -105,11 +105,12 @@ class TrialStore:
 
         empty = pl.from_arrow(schema.core_schema().empty_table())
         assert isinstance(empty, pl.DataFrame)
-        frames = [empty.lazy()]
+        alike: dict[str, list[Path]] = defaultdict(list)  # one scan for all files of the same columns
         for path in self.files():
-            self._metadata(path)
-            frames.append(pl.scan_parquet(path, hive_partitioning=False))
-        return pl.concat(frames, how="diagonal_relaxed")
+            columns = self._metadata(path).schema.to_arrow_schema().remove_metadata()
+            alike[columns.to_string()].append(path)
+        scans = [pl.scan_parquet(paths, hive_partitioning=False) for paths in alike.values()]
+        return pl.concat([empty.lazy(), *scans], how="diagonal_relaxed")
 
     def frame(self) -> pl.DataFrame:
         """All trials in memory, ordered by the time they began."""
@@ -175,7 +176,7 @@ class TrialStore:
     def _read(self, path: Path) -> pa.Table:
         self._metadata(path)
         try:
-            return pq.ParquetFile(path).read()
+            return pq.ParquetFile(path).read(use_threads=False)  # most files hold few rows
         except (pa.ArrowException, OSError) as error:
             raise StoreError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
 
