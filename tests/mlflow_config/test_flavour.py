@@ -50,8 +50,9 @@ def frame(tmp_path, make_trial) -> pl.DataFrame:
 
 
 @pytest.fixture
-def model(frame, tmp_path):
+def model(frame, tmp_path, monkeypatch):
     """An MLflow model in a folder of its own, without any server."""
+    monkeypatch.chdir(tmp_path)  # MLflow may make a store where it stands
     RandomSurrogate().fit(frame).save(tmp_path / "saved")
     with speaking("a folder"):
         import mlflow.pyfunc
