@@ -72,7 +72,7 @@ class Meter:
         """
         if self.done:
             return False
-        self._loss = loss
+        self._loss = loss.detach() if hasattr(loss, "detach") else loss
         self._tokens += tokens
         self._in_block += 1
         device.synchronize()

@@ -1,0 +1,92 @@
+import socket
+import time
+
+import pytest
+
+from pretune.collector import all_providers
+from pretune.collector.counters import Counters
+from pretune.collector.counters.nvml import NvmlCounters
+from pretune.collector.counters.proc import ProcCounters
+from pretune.collector.counters.psutil_provider import PsutilCounters
+
+PROVIDERS = [type(provider) for provider in all_providers()]
+
+
+def during(provider, action):
+    provider.start()
+    action()
+    return provider.stop()
+
+
+def burn(seconds=0.2):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def send_to_myself(count=200, size=1000):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
+        here.bind(("127.0.0.1", 0))
+        for _ in range(count):
+            here.sendto(bytes(size), here.getsockname())
+            here.recv(size)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_each_provider_reads_floats_or_says_what_is_missing(provider):
+    instance = provider()
+    readings = during(instance, lambda: time.sleep(0.01))
+    assert all(isinstance(value, float) for value in readings.values())
+    assert readings or instance.missing
+    assert all(reason for reason in instance.missing.values())
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_each_provider_can_be_started_again(provider):
+    instance = provider()
+    first, second = (set(during(instance, lambda: None)) for _ in range(2))
+    assert first == second
+
+
+def test_processor_time_is_what_was_burnt():
+    readings = during(PsutilCounters(), burn)
+    assert 0.15 <= readings["cpu_user_s"] + readings["cpu_system_s"] <= 0.5
+    assert during(PsutilCounters(), lambda: time.sleep(0.2))["cpu_user_s"] < 0.1
+
+
+def test_network_bytes_are_those_that_went_over_the_interface(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    readings = during(PsutilCounters(), send_to_myself)
+    assert readings["net_sent_bytes.lo"] >= 200_000
+    grown = readings["link_sent_end_bytes"] - readings["link_sent_start_bytes"]
+    assert grown == readings["net_sent_bytes.lo"]
+
+
+def test_a_link_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch0")
+    provider = PsutilCounters()
+    assert "link_sent_end_bytes" not in during(provider, lambda: None)
+    assert "nosuch0" in provider.missing["psutil.link"]
+
+
+def test_page_faults_are_counted():
+    page, pages = 4096, 4000
+    readings = during(ProcCounters(), lambda: bytearray(page * pages)[::page])
+    assert readings["page_faults_minor"] > 100
+
+
+def test_all_counters_together_are_the_fields_of_a_trial():
+    counters = Counters()
+    counters.start()
+    readings = counters.stop()
+    assert {"cpu_user_s", "page_faults_minor"} <= readings.keys()
+    assert "perf" in counters.missing
+
+
+def test_nvml_reads_the_gpu_or_says_why_not():
+    provider = NvmlCounters()
+    readings = during(provider, lambda: time.sleep(0.5))
+    if "nvml" in provider.missing:
+        assert readings == {}
+    else:
+        assert readings["gpu_memory_used_bytes"] > 0

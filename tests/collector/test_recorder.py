@@ -1,0 +1,148 @@
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from pretune.collector import TrialRecorder
+from pretune.collector.outcome import Diverged
+from pretune.datasets import Accelerator, Knobs, Measure, ModelSpec, Platform, Status, TrialStore, Workload
+
+MODEL = ModelSpec(name="tiny", layers=1, hidden_size=16, heads=2, vocabulary=32, max_positions=8)
+WORKLOAD = Workload(model=MODEL, sequence_length=8, global_batch_tokens=64, precision="fp32")
+PLATFORM = Platform(name="here", accelerator=Accelerator(name="cpu"), devices_per_node=1, backend="gloo")
+MEASURE = Measure(min_warmup_windows=2, max_warmup_windows=4, min_windows=5, max_windows=12, max_seconds=0.1)
+
+
+def recorder(store, **more):
+    given = {"workload": WORKLOAD, "platform": PLATFORM, "knobs": Knobs(micro_batch=8), "measure": MEASURE}
+    return TrialRecorder(store=store, **given | more)
+
+
+def stored(folder):
+    return list(TrialStore(folder).trials())
+
+
+def test_a_plain_loop_becomes_one_trial_in_the_store(tmp_path):
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with recorder(tmp_path, trial_id="mine") as r:
+        for _ in range(1000):
+            loss = (weight**2).sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep(0.01)
+            if not r.step(loss=loss):
+                break
+    (trial,) = stored(tmp_path)
+    assert trial == r.trial
+    assert (trial.trial_id, trial.status, trial.cause) == ("mine", Status.OK, None)
+    assert trial.knobs == Knobs(micro_batch=8)
+    assert 5 <= len(trial.window_times_s) <= 12
+    assert min(trial.window_times_s) >= 0.01
+    assert trial.tokens_per_s == pytest.approx(64 * len(trial.window_times_s) / sum(trial.window_times_s))
+    assert trial.tokens_per_s_std_error > 0
+    assert trial.loss_last < trial.loss_first == 4.0
+    assert trial.peak_memory_device_bytes > 2**20
+    assert trial.software["torch"] == torch.__version__
+    assert trial.missing["nvml"] or trial.counters["gpu_energy_j"]
+
+
+def test_the_time_spent_waiting_for_data_is_known(tmp_path):
+    def slow():
+        while True:
+            time.sleep(0.01)
+            yield 0
+
+    with recorder(tmp_path) as r:
+        for _ in r.batches(slow()):
+            if not r.step():
+                break
+    trial = r.trial
+    assert 0.01 * len(trial.window_times_s) <= trial.data_wait_s <= sum(trial.window_times_s)
+
+
+def test_a_loop_that_goes_on_is_not_measured_any_more(tmp_path):
+    with recorder(tmp_path) as r:
+        while r.step():
+            time.sleep(0.005)
+        for _ in range(10):
+            time.sleep(0.02)
+            assert not r.step()
+    assert max(r.trial.window_times_s) < 0.02
+
+
+def test_a_loop_that_ends_in_between_is_measured_so_far(tmp_path):
+    with recorder(tmp_path) as r:
+        for _ in range(MEASURE.max_warmup_windows + 3):
+            time.sleep(0.002)
+            r.step()
+    assert r.trial.status is Status.OK
+    assert len(r.trial.window_times_s) >= 3
+    assert r.trial.counters["cpu_user_s"] >= 0
+
+
+def test_a_loop_too_short_to_measure_records_nothing_and_says_so(tmp_path):
+    with pytest.warns(UserWarning, match="too few to measure"), recorder(tmp_path) as r:
+        r.step()
+    assert r.trial is None
+    assert stored(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(RuntimeError("cable fell out"), Status.CRASH), (torch.OutOfMemoryError("no room"), Status.OOM)],
+)
+def test_an_exception_is_recorded_and_goes_on(tmp_path, error, status):
+    with pytest.raises(type(error)), recorder(tmp_path) as r:
+        r.step()
+        raise error
+    (trial,) = stored(tmp_path)
+    assert trial.status is status
+    assert str(error) in trial.cause
+    assert trial.tokens_per_s is None
+
+
+def test_a_loss_that_is_not_finite_ends_the_loop_as_diverged(tmp_path):
+    with pytest.raises(Diverged), recorder(tmp_path) as r:
+        r.step(loss=1.0)
+        r.step(loss=float("nan"))
+    assert r.trial.status is Status.DIVERGED
+    assert r.trial.loss_first == 1.0
+
+
+def test_stopping_by_hand_is_no_trial(tmp_path):
+    with pytest.raises(KeyboardInterrupt), recorder(tmp_path):
+        raise KeyboardInterrupt
+    assert stored(tmp_path) == []
+
+
+def test_importing_the_collector_is_cheap():
+    code = (
+        "import sys, time; t = time.perf_counter(); import pretune.collector; took = time.perf_counter() - t;"
+        "heavy = {'torch', 'polars', 'xgboost', 'mlflow', 'pyarrow', 'numpy', 'pydantic'} & set(sys.modules);"
+        "print(took, *heavy)"
+    )
+    runs = [subprocess.check_output([sys.executable, "-c", code], text=True).split() for _ in range(3)]
+    assert [run[1:] for run in runs] == [[], [], []]
+    assert min(float(run[0]) for run in runs) < 0.1
+
+
+def test_a_loop_without_torch_does_not_import_it(tmp_path):
+    code = f"""
+import sys, time
+from pretune.collector import TrialRecorder
+from pretune.datasets import *
+from pretune.datasets.workload import Workload
+platform = Platform(name="here", accelerator=Accelerator(name="cpu"), devices_per_node=1)
+model = ModelSpec(name="tiny", layers=1, hidden_size=16, heads=2, vocabulary=32)
+workload = Workload(model=model, sequence_length=8, global_batch_tokens=64)
+measure = Measure(max_seconds=0.05)
+with TrialRecorder(workload=workload, platform=platform, knobs=Knobs(), store={str(tmp_path)!r}, measure=measure) as r:
+    while r.step():
+        time.sleep(0.002)
+print(r.trial.status, "torch" in sys.modules, "polars" in sys.modules)
+"""
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["ok", "False", "False"]
