@@ -40,10 +40,13 @@ CASES: list[dict] = [
     {**LOW, "stage3_max_live_parameters": 50_000},
 ]
 INERT = [
-    {"zero_stage": 2, "allgather_bucket_size": 1000},
-    {"zero_stage": 2, "allgather_partitions": False},
-    {"zero_stage": 2, "overlap_comm": True},
-    {"zero_stage": 2, "contiguous_gradients": False},
+    {"zero_stage": stage, name: value}
+    for stage in (1, 2, 3)
+    for name, value in {
+        "allgather_bucket_size": 1000,
+        "allgather_partitions": False,
+        "overlap_comm": stage != 3,
+    }.items()
 ]
 
 
@@ -107,8 +110,13 @@ def test_what_deepspeed_issues_is_what_we_say(number: int, observed: list) -> No
 def test_knobs_declared_inert_on_gloo_change_nothing(number: int, observed: list) -> None:
     (name,) = INERT[number].keys() - {"zero_stage"}
     assert "gloo" in DEEPSPEED.knobs[name].inert
-    plain = observed[CASES.index({"zero_stage": 2, "precision": "fp32"})]
+    plain = observed[CASES.index({"zero_stage": INERT[number]["zero_stage"], "precision": "fp32"})]
     assert observed[len(CASES) + number] == plain
+
+
+def test_what_is_declared_inert_on_gloo_is_what_is_tested() -> None:
+    declared = {name for name, each in DEEPSPEED.knobs.items() if "gloo" in each.inert}
+    assert declared == {name for case in INERT for name in case} - {"zero_stage"}
 
 
 def test_one_rank_alone_issues_nothing() -> None:

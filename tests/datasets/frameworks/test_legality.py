@@ -102,7 +102,7 @@ def test_a_batch_or_layout_that_does_not_fit(knobs: Knobs, message: str) -> None
         (Knobs(pp=8), "pp: layers 4 is not divisible by pp 8; nearest: 4"),
         (Knobs(pp=2, vp=3), "vp: layers per stage 2 is not divisible by vp 3; nearest: 2"),
         (Knobs(vp=2), "vp: vp 2 interleaves pipeline stages, but pp is 1; nearest: 1"),
-        (Knobs(ep=2), "ep: experts 0 cannot be split by ep 2; nearest: 1"),
+        (Knobs(ep=2), "ep: experts 1 is not divisible by ep 2; nearest: 1"),
         (Knobs(tp=3), "tp: dp 2 x tp 3 x pp 1 x cp 1 = 6, but the platform has 8 devices; nearest: 2, 4"),
     ],
 )

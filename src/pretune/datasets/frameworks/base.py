@@ -19,7 +19,7 @@ class KnobDeclaration:
 
     ``default`` is the framework's own (None: derived, or there is none). ``numerics`` says
     that the knob changes what is computed, so that the loss must be checked. ``inert`` names
-    the backends on which the knob was seen to change nothing, with the reason.
+    the backends on which the knob changes nothing at any setting of the others, with the reason.
     """
 
     name: str

@@ -52,8 +52,8 @@ ZERO = declare(
     KnobDeclaration(
         "contiguous_gradients",
         True,
-        "Copy gradients into one buffer of reduce_bucket_size elements as they come.",
-        inert=inert("the same collectives, and the buffer's untouched pages take no memory", "gloo"),
+        "Copy gradients into one buffer of reduce_bucket_size elements as they come. On gloo it changes "
+        "nothing, except that off it makes ZeRO-3 reduce-scatter even with reduce_scatter off.",
     ),
     KnobDeclaration("stage3_prefetch_bucket_size", 50_000_000, "Weight elements fetched ahead; ZeRO-3 only."),
     KnobDeclaration(
@@ -77,6 +77,8 @@ ZERO = declare(
         "Step with torch.optim, not DeepSpeed's compiled AdamW; default on gloo only.",
     ),
 )
+
+_OUTSIDE_ZERO_SECTION = {"zero_stage", "communication_data_type", "offload_optimizer", "torch_adam"}
 
 
 class DeepSpeed(Framework):
@@ -143,19 +145,8 @@ def _optimizer(workload: Workload, knobs: Knobs) -> dict[str, Any]:
 
 def _zero_optimization(knobs: Knobs) -> dict[str, Any]:
     """The section with every ZeRO setting spelled out; a stage ignores those of other stages."""
-    names = [name for name in ZERO if name.startswith("stage3_") or name in _ZERO_FLAGS]
-    section: dict[str, Any] = {"stage": knobs.zero_stage} | {name: getattr(knobs, name) for name in names}
+    section: dict[str, Any] = {"stage": knobs.zero_stage}
+    section |= {name: getattr(knobs, name) for name in ZERO if name not in _OUTSIDE_ZERO_SECTION}
     if knobs.offload_optimizer == "cpu":
         section["offload_optimizer"] = {"device": "cpu"}
     return section
-
-
-_ZERO_FLAGS = (
-    "reduce_bucket_size",
-    "allgather_bucket_size",
-    "overlap_comm",
-    "reduce_scatter",
-    "allgather_partitions",
-    "use_multi_rank_bucket_allreduce",
-    "contiguous_gradients",
-)

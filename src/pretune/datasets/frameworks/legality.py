@@ -13,7 +13,7 @@ from typing import Any
 from pretune.datasets.frameworks.base import Problem
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform
-from pretune.datasets.workload import ModelSpec, Workload, nearest_divisors
+from pretune.datasets.workload import Workload, nearest_divisors
 
 
 def filled_layout(workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, Any]:
@@ -77,41 +77,29 @@ def _batch_problems(sequences: int, knobs: Knobs, layout: dict[str, Any]) -> lis
 
 
 def _shape_problems(workload: Workload, layout: dict[str, Any]) -> list[Problem]:
-    model = workload.model
-    tp, pp, vp, cp, ep = (layout[name] for name in ("tp", "pp", "vp", "cp", "ep"))
-    problems = []
-    for what, size in _split_by_tp(model):
-        if size % tp:
-            near = tuple(nearest_divisors(size, tp))
-            problems.append(Problem("tp", f"{what} {size} is not divisible by tp {tp}", near))
-    if model.layers % pp:
-        near = tuple(nearest_divisors(model.layers, pp))
-        problems.append(Problem("pp", f"layers {model.layers} is not divisible by pp {pp}", near))
-    elif (model.layers // pp) % vp:
-        near = tuple(nearest_divisors(model.layers // pp, vp))
-        problems.append(
-            Problem("vp", f"layers per stage {model.layers // pp} is not divisible by vp {vp}", near)
-        )
-    if vp > 1 and pp == 1:
-        problems.append(Problem("vp", f"vp {vp} interleaves pipeline stages, but pp is 1", (1,)))
-    if workload.sequence_length % cp:
-        near = tuple(nearest_divisors(workload.sequence_length, cp))
-        reason = f"sequence_length {workload.sequence_length} is not divisible by cp {cp}"
-        problems.append(Problem("cp", reason, near))
-    if max(model.experts, 1) % ep:
-        near = tuple(nearest_divisors(max(model.experts, 1), ep))
-        problems.append(Problem("ep", f"experts {model.experts} cannot be split by ep {ep}", near))
-    return problems
-
-
-def _split_by_tp(model: ModelSpec) -> list[tuple[str, int]]:
-    """The sizes that tensor parallelism splits (Megatron-LM, arXiv:1909.08053, sec. 3)."""
-    return [
-        ("heads", model.heads),
-        ("kv_heads", model.kv_heads),
-        ("ffn_size", model.ffn_size),
-        ("vocabulary", model.vocabulary),
+    model, stages = workload.model, layout["pp"]
+    divided = [  # what, how much of it, by which degree; tp as in Megatron-LM (arXiv:1909.08053, sec. 3)
+        ("heads", model.heads, "tp"),
+        ("kv_heads", model.kv_heads, "tp"),
+        ("ffn_size", model.ffn_size, "tp"),
+        ("vocabulary", model.vocabulary, "tp"),
+        ("layers", model.layers, "pp"),
+        ("layers per stage", max(model.layers // stages, 1), "vp"),
+        ("sequence_length", workload.sequence_length, "cp"),
+        ("experts", max(model.experts, 1), "ep"),
     ]
+    problems = [
+        Problem(
+            degree,
+            f"{what} {size} is not divisible by {degree} {layout[degree]}",
+            tuple(nearest_divisors(size, layout[degree])),
+        )
+        for what, size, degree in divided
+        if size % layout[degree]
+    ]
+    if layout["vp"] > 1 and stages == 1:
+        problems.append(Problem("vp", f"vp {layout['vp']} interleaves pipeline stages, but pp is 1", (1,)))
+    return problems
 
 
 def refuse_parallelism(layout: dict[str, Any], knobs: Knobs) -> list[Problem]:
