@@ -146,6 +146,23 @@ def test_the_history_is_logged_as_the_dataset_of_a_session(mlflow_tracker, runs,
     assert first.digest != second.digest
 
 
+def test_a_fit_on_more_trials_is_another_run_and_the_same_fit_is_not(mlflow_tracker, runs):
+    for trials in (60, 60, 66):
+        mlflow_tracker.fit_begun("two-ranks", {"trials": trials})
+    assert sorted(run.data.params["trials"] for run in runs("fit")) == ["60", "66"]
+    assert {run.info.run_name for run in runs("fit")} == {"surrogate of two-ranks"}
+
+
+def test_two_processes_may_make_the_experiment_of_one_server_at_once(out):
+    from mlflow import MlflowClient
+
+    from pretune.mlflow_config.connection import _create_experiment
+
+    uri = f"sqlite:///{out / 'mlflow.db'}"
+    client = MlflowClient(uri)
+    assert _create_experiment(client, uri) == _create_experiment(client, uri)
+
+
 def test_the_run_that_the_user_has_open_is_not_disturbed(mlflow_tracker, make_trial, tmp_path):
     import mlflow
 

@@ -11,7 +11,12 @@ from pretune.datasets.trial import Trial, TrialSpec
 
 
 class Tracker(ABC):
-    """Sessions, trials and fits, begun and ended. Every call is idempotent: told twice, logged once."""
+    """Sessions, trials and fits, begun and ended. Every call is idempotent: told twice, logged once.
+
+    ``params["history"]`` of a session or a fit, where it is given, is the folder of the trial
+    store that was learned from; it is also logged as the run's dataset, with its digest. A fit
+    between the beginning of a session and the next belongs to that session.
+    """
 
     @abstractmethod
     def session_begun(self, session_id: str, name: str, params: Mapping[str, Any]) -> str | None:
@@ -33,7 +38,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def fit_begun(self, name: str, params: Mapping[str, Any]) -> None:
-        """Open a run for the fit of a surrogate."""
+        """Open a run for the fit of a surrogate: one run for one ``name`` and the same ``params``."""
 
     @abstractmethod
     def fit_ended(self, name: str, metrics: Mapping[str, float], files: list[Path], model: Path) -> None:

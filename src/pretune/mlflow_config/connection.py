@@ -69,12 +69,21 @@ def connect(uri: str) -> tuple[MlflowClient, str]:
     with _alone(uri):
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         found = client.get_experiment_by_name(EXPERIMENT)
+        return client, found.experiment_id if found else _create_experiment(client, uri)
+
+
+def _create_experiment(client: MlflowClient, uri: str) -> str:
+    from mlflow.exceptions import MlflowException
+
+    place = artifacts(uri)
+    try:
+        made = client.create_experiment(EXPERIMENT, artifact_location=place.as_uri() if place else None)
+        return str(made)
+    except MlflowException:
+        found = client.get_experiment_by_name(EXPERIMENT)
         if found is None:
-            place = artifacts(uri)
-            return client, client.create_experiment(
-                EXPERIMENT, artifact_location=place.as_uri() if place else None
-            )
-    return client, found.experiment_id
+            raise
+        return str(found.experiment_id)  # another process was first
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +15,7 @@ KIND = "pretune.kind"  # session, trial or fit
 SESSION_ID = "pretune.session_id"
 TRIAL_ID = "pretune.trial_id"
 FIT = "pretune.fit"
+FIT_DIGEST = "pretune.fit_digest"  # of its parameters: more trials, or another seed, is another fit
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
 NOTE_LIMIT = 8000  # characters that MLflow's tables keep of a tag
@@ -67,6 +70,11 @@ def trial_metrics(trial: Trial) -> dict[str, float]:
 def metric_name(name: str) -> str:
     """``name`` in the characters that MLflow allows."""
     return re.sub(r"[^\w\-. /:]", "_", name)
+
+
+def digest(values: Mapping[str, Any]) -> str:
+    """The same for the same parameters in any order."""
+    return hashlib.sha256(json.dumps(text(values), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def text(values: Mapping[str, Any]) -> dict[str, str]:

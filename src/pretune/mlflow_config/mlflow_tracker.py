@@ -34,6 +34,7 @@ class MlflowTracker(Tracker):
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self._session_id: str | None = None
+        self._fits: dict[str, str] = {}
         self._run_ids: dict[tuple[str, ...], str] = {}
 
     def __repr__(self) -> str:
@@ -109,6 +110,7 @@ class MlflowTracker(Tracker):
 
     # -- fits ---------------------------------------------------------------------
     def fit_begun(self, name: str, params: Mapping[str, Any]) -> None:
+        self._fits[name] = layout.digest(params)
         with speaking(self.uri):
             run = self._fit(name)
             self._log_params(run, layout.text(params))
@@ -126,11 +128,11 @@ class MlflowTracker(Tracker):
             self._client.set_terminated(run.info.run_id, "FINISHED")
 
     def _fit(self, name: str) -> Run:
-        tags, more = {layout.KIND: "fit", layout.FIT: name}, {}
+        tags, more = {layout.KIND: "fit", layout.FIT: name, layout.FIT_DIGEST: self._fits[name]}, {}
         if self._session_id is not None:
             tags[layout.SESSION_ID] = self._session_id
             more[layout.PARENT] = self._session(self._session_id).info.run_id
-        return self._run(tags, name, more)
+        return self._run(tags, f"surrogate of {name}", more)
 
     # -- runs ---------------------------------------------------------------------
     @cached_property
