@@ -51,10 +51,8 @@ def make_platform(name: str, link: float = 1e9) -> Platform:
 
 
 def step_time_s(knobs: Knobs, link: float) -> float:
-    """Compute that larger micro batches do better, an optimizer that ZeRO shares out, traffic by ZeRO stage."""
-    compute = (
-        2.5 * (1 + 0.8 / knobs.micro_batch) * (1.3 if knobs.activation_checkpointing == "full" else 1.0)
-    )
+    """Compute that large micro batches do better, an optimizer that ZeRO shares out, traffic by stage."""
+    compute = 2.5 * (1 + 0.8 / knobs.micro_batch) * (1.3 if knobs.activation_checkpointing == "full" else 1.0)
     volumes = {0: 1.0, 1: 1.5, 2: 1.5, 3: 1.5}[knobs.zero_stage]
     traffic = volumes * 4 * WORKLOAD.model.parameters / link
     calls = 0 if knobs.zero_stage == 0 else WORKLOAD.model.parameters / knobs.reduce_bucket_size
@@ -154,7 +152,7 @@ def write_job(tmp_path: Path, recorded: Path, history: Path, target: Platform):
         }
         job = {name: value for name, value in (job | changes).items() if value is not None}
         path = tmp_path / "job.yaml"
-        path.write_text(yaml.safe_dump(job))
+        path.write_text(yaml.safe_dump(job, sort_keys=False))
         return path
 
     return write

@@ -88,7 +88,6 @@ else:
 around(evidence.os, "replace")
 
 
-
 def forked(job: str, out: Path, kill_at: int) -> int:
     """Run the job in a child; its exit code, negative for a signal."""
     global wanted

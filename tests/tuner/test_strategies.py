@@ -93,7 +93,12 @@ def test_source_order_begins_with_what_was_best_on_average(candidates, sources, 
         .over("platform.name")
         .alias("relative")
     )
-    knobs = ["knob.micro_batch", "knob.zero_stage", "knob.reduce_bucket_size", "knob.activation_checkpointing"]
+    knobs = [
+        "knob.micro_batch",
+        "knob.zero_stage",
+        "knob.reduce_bucket_size",
+        "knob.activation_checkpointing",
+    ]
     mean = relative.group_by(knobs).agg(pl.col("relative").mean()).sort("relative")
     best = mean.row(-1, named=True)["relative"]
     mine = mean.row(

@@ -61,7 +61,8 @@ def show_rows(title: str, rows: list[dict[str, Any]]) -> None:
     table = Table(title=title, title_justify="left")
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
     for name in columns:
-        table.add_column(name, justify="right" if isinstance(rows[0][name], int | float) else "left")
+        number = isinstance(rows[0][name], int | float)
+        table.add_column(name, justify="right" if number else "left", no_wrap=not number, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row[name]) for name in columns))
     Console().print(table)

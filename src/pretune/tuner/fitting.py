@@ -16,7 +16,9 @@ from pretune.model import BoostedTrees, cross_validate
 FOLDS = 5
 
 
-def fit_platforms(history: pl.DataFrame, out: Path, tracker: Tracker, seed: int = 0) -> Iterator[dict[str, Any]]:
+def fit_platforms(
+    history: pl.DataFrame, out: Path, tracker: Tracker, seed: int = 0
+) -> Iterator[dict[str, Any]]:
     """Fit each platform in turn; yields its name, trials, cross-validated ``errors`` and ``folder``.
 
     ``out/<platform>/`` holds the surrogate (``model/``), the out-of-fold predictions
@@ -33,7 +35,9 @@ def fit_platforms(history: pl.DataFrame, out: Path, tracker: Tracker, seed: int 
         yield {"platform": name, "trials": len(trials), "errors": errors, "folder": str(folder)}
 
 
-def _cross_validated(trials: pl.DataFrame, folder: Path, seed: int) -> tuple[dict[str, float] | None, list[Path]]:
+def _cross_validated(
+    trials: pl.DataFrame, folder: Path, seed: int
+) -> tuple[dict[str, float] | None, list[Path]]:
     try:
         errors, rows = cross_validate(lambda: BoostedTrees(seed=seed), trials, folds=FOLDS, seed=seed)
     except InputError:  # one configuration: nothing to hold out

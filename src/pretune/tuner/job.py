@@ -104,7 +104,9 @@ class JobSpec(Spec):
         """The same job with what the command line says; None leaves a field as it is."""
         asked = {"trials": trials, "minutes": minutes}
         budget = self.budget.model_dump() | {name: n for name, n in asked.items() if n is not None}
-        source = self.history.model_dump() if history is None else _history(self.history.model_dump() | {"path": history}, Path(), "--history")
+        source: Any = self.history
+        if history is not None:
+            source = _history(source.model_dump() | {"path": history}, Path(), "--history")
         updates = {"budget": budget, "history": source, "strategy": strategy, "seed": seed}
         given = {name: value for name, value in updates.items() if value is not None}
         return self.from_mapping(self.model_dump() | given, "command line")

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+
+import pytest
+
+from pretune.collector.launchers.replay import ReplayLauncher
+from pretune.datasets import TrialStore
+from pretune.errors import InputError, LaunchError, TrackingError
+from pretune.mlflow_config import NoTracker
+from pretune.tuner.job import JobSpec
+from pretune.tuner.runner import Watcher
+from pretune.tuner.session import TuningSession, open_session
+
+
+class Notes(Watcher):
+    def __init__(self):
+        self.notes, self.begun_ids, self.waited = [], [], 0
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def begun(self, row):
+        self.begun_ids.append(row.spec.trial_id)
+
+    def waiting(self, _row):
+        self.waited += 1
+
+
+class Told(NoTracker):
+    """A tracker that remembers its calls, and fails from the n-th on."""
+
+    def __init__(self, fails_from=10**9):
+        self.calls, self.fails_from = [], fails_from
+
+    def _told(self, name, what):
+        self.calls.append((name, what))
+        if len(self.calls) >= self.fails_from:
+            raise TrackingError("tracking http://nowhere: connection refused")
+
+    def session_begun(self, session_id, name, params):
+        self._told("session_begun", session_id)
+        return f"run-of-{name}"
+
+    def session_ended(self, session_id, metrics, files, note):
+        self._told("session_ended", (metrics, files, note))
+
+    def trial_begun(self, spec):
+        self._told("trial_begun", spec.trial_id)
+
+    def trial_ended(self, trial, files):
+        self._told("trial_ended", trial.trial_id)
+
+
+@pytest.fixture
+def run(write_job, tmp_path):
+    def start(tracker=None, watcher=None, **changes):
+        job = JobSpec.from_yaml(write_job(**changes))
+        return TuningSession(job, tmp_path / "out", tracker or NoTracker(), watcher or Notes()).run()
+
+    return start
+
+
+def test_a_session_finds_compares_and_writes_files_ready_to_use(run, tmp_path):
+    tracker = Told()
+    answer = run(tracker, strategy="transfer", budget={"trials": 3})
+    data = answer.asdict()
+    assert data["trials"]["number"] == len(data["trials"]["list"]) == 3
+    assert data["trials"]["list"][0]["predicted"]["tokens_per_s_per_device"] > 0
+    assert data["best"]["knobs"]["zero_stage"] == 0  # what the slow link wants, unlike every source
+    assert data["default"]["knobs"]["micro_batch"] == 1
+    assert data["speedup"]["default"]["pairs"] == 2
+    assert data["speedup"]["default"]["low"] > 1
+    assert data["careful"]["cost_trials"] == 1  # 8 did not fit; the search had run 4
+    assert data["mlflow_run_id"] == "run-of-job"
+    config = json.loads((tmp_path / "out" / "ds_config.json").read_text())
+    assert config["train_micro_batch_size_per_gpu"] == data["best"]["knobs"]["micro_batch"]
+    assert json.loads((tmp_path / "out" / "best.json").read_text())["session"] == data["session"]
+    script = tmp_path / "out" / "launch.sh"
+    assert "--nnodes 2" in script.read_text()
+    assert "DS_ACCELERATOR=cpu" in script.read_text()
+    subprocess.run(["sh", "-n", script], check=True)
+    assert set(data["files"]) == {"best.json", "ds_config.json", "launch.sh"}
+    name, (metrics, files, note) = tracker.calls[-1]
+    assert name == "session_ended"
+    assert metrics["speedup_default"] == data["speedup"]["default"]["ratio"]
+    assert all(path.exists() for path in files)
+    assert "of the stock defaults" in note
+
+
+def test_started_again_it_runs_nothing_and_says_the_same(run):
+    first = run().asdict()
+    watcher, tracker = Notes(), Told()
+    again = run(tracker, watcher).asdict()
+    assert watcher.begun_ids == []
+    again["mlflow_run_id"] = None
+    assert again == first
+    told = [what for name, what in tracker.calls if name == "trial_ended"]
+    assert len(told) == len(set(told)) > first["trials"]["number"]  # a tracker that missed some has them now
+    assert "going on with session" in watcher.notes[0]
+
+
+def test_a_larger_budget_goes_on(run):
+    four = [t["trial_id"] for t in run().asdict()["trials"]["list"]]
+    six = [t["trial_id"] for t in run(budget={"trials": 6}).asdict()["trials"]["list"]]
+    assert six[:4] == four
+    assert len(six) == 6
+
+
+def test_another_job_in_the_same_folder_is_refused(run):
+    run()
+    with pytest.raises(InputError, match=r"job_digest: .*another folder with --out"):
+        run(seed=1)
+
+
+def test_two_sessions_do_not_share_a_folder(write_job, tmp_path):
+    job = JobSpec.from_yaml(write_job())
+    with (
+        open_session(job, tmp_path / "out", Notes()),
+        pytest.raises(InputError, match="another session is running"),
+        open_session(job, tmp_path / "out", Notes()),
+    ):
+        pass
+
+
+def test_failed_trials_count_against_the_budget(run):
+    space = {"micro_batch": [8], "zero_stage": [0, 1, 2, 3]}
+    bucket = {"reduce_bucket_size": [5_000_000], "activation_checkpointing": ["none"]}
+    answer = run(space=space | bucket)
+    data = answer.asdict()
+    assert [t["status"] for t in data["trials"]["list"]] == ["oom"] * 4
+    assert data["best"] is None
+    assert "none of 4 trials ran (oom: " in answer.sentences()[0]
+    assert set(data["files"]) == {"best.json"}
+
+
+def test_the_search_ends_when_the_space_does(run):
+    space = {"micro_batch": [1, 2], "reduce_bucket_size": [5_000_000], "zero_stage": [0]}
+    assert run(space=space, budget={"trials": 50}).asdict()["trials"]["number"] == 2
+
+
+def test_when_the_minutes_are_over_the_running_trial_is_killed_and_not_recorded(run, monkeypatch, tmp_path):
+    polls, killed = [], []
+
+    def poll(self, handle, real=ReplayLauncher.poll):
+        polls.append(handle.spec.trial_id)
+        hangs = handle.spec.trial_id.endswith("t001") and time.monotonic() < until
+        return None if hangs else real(self, handle)
+
+    monkeypatch.setattr(ReplayLauncher, "poll", poll)
+    monkeypatch.setattr(ReplayLauncher, "kill", lambda _self, handle: killed.append(handle.spec.trial_id))
+    until = time.monotonic() + 1e6
+    # one trial of the table is said to have taken a second, which counts
+    data = run(budget={"minutes": 1.5 / 60}).asdict()
+    assert [t["trial_id"][-4:] for t in data["trials"]["list"]] == ["t000"]
+    assert [trial_id[-4:] for trial_id in killed] == ["t001"]
+    sheet = json.loads((tmp_path / "out" / "runs" / killed[0] / "spec.json").read_text())
+    until = 0.0
+    resumed = run(budget={"trials": 2}).asdict()["trials"]["list"]
+    assert resumed[1]["trial_id"] == sheet["trial_id"]
+    assert resumed[1]["knobs"]["zero_stage"] == sheet["knobs"]["zero_stage"]
+
+
+def test_ctrl_c_kills_the_trial_and_keeps_the_rest(run, monkeypatch, tmp_path):
+    killed = []
+
+    def poll(self, handle, real=ReplayLauncher.poll):
+        if handle.spec.trial_id.endswith("t002") and not killed:
+            raise KeyboardInterrupt
+        return real(self, handle)
+
+    monkeypatch.setattr(ReplayLauncher, "poll", poll)
+    monkeypatch.setattr(ReplayLauncher, "kill", lambda _self, handle: killed.append(handle.spec.trial_id))
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert len(killed) == 1
+    assert len(TrialStore(tmp_path / "out" / "trials")) == 2
+    assert run().asdict()["trials"]["number"] == 4
+
+
+def test_a_trial_that_had_ended_is_recovered_not_run(run, monkeypatch):
+    monkeypatch.setattr(ReplayLauncher, "poll", _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    monkeypatch.undo()
+    submitted = []
+
+    def submit(self, spec, real=ReplayLauncher.submit):
+        submitted.append(spec.trial_id[-4:])
+        return real(self, spec)
+
+    def recover(self, spec):
+        assert spec.trial_id.endswith("t000")
+        return ReplayLauncher.poll(self, ReplayLauncher.submit(self, spec))
+
+    monkeypatch.setattr(
+        ReplayLauncher,
+        "recover",
+        lambda s, spec: recover(s, spec) if spec.trial_id.endswith("t000") else None,
+    )
+    monkeypatch.setattr(ReplayLauncher, "submit", submit)
+    assert run().asdict()["trials"]["number"] == 4
+    assert "t000" not in submitted[1:]
+
+
+def _interrupt(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("fails_from", [1, 4])
+def test_a_tracker_that_is_down_costs_one_warning(run, fails_from):
+    watcher = Notes()
+    data = run(Told(fails_from), watcher).asdict()
+    assert data["trials"]["number"] == 4
+    warnings = [note for note in watcher.notes if note.startswith("warning")]
+    assert len(warnings) == 1
+    assert "connection refused" in warnings[0]
+    assert "pretune sync" in warnings[0]
+
+
+def test_replay_refuses_what_was_not_recorded(run):
+    with pytest.raises(LaunchError, match=r"no recorded trial .* narrow the space"):
+        run(space={"micro_batch": [2], "threads_per_rank": [3]})
+
+
+def test_auto_needs_a_launcher_that_runs(run):
+    with pytest.raises(InputError, match="platform: auto needs launcher local or hosts"):
+        run(platform="auto")

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+
+from pretune.datasets import Knobs
+from pretune.datasets.schema import core_schema
+from pretune.errors import InputError
+from pretune.tuner.space import Space
+
+
+def test_candidates_are_resolved_legal_and_in_the_stores_columns(workload, target):
+    found = Space(knobs={"micro_batch": [1, 2, 4], "zero_stage": [0, 3]}).candidates(workload, target)
+    assert len(found) == 6
+    frame = found.frame
+    assert frame["knob.accumulation"].to_list() == [8, 8, 4, 4, 2, 2]
+    assert frame["platform.name"].unique().to_list() == [target.name]
+    assert frame["workload.sequence_length"].unique().to_list() == [1024]
+    known = set(core_schema().names)
+    assert all(name in known or name.startswith("knob.") for name in frame.columns)
+    assert found.row_of(found.knobs[4]) == 4
+    assert found.row_of(Knobs(micro_batch=4)) is None
+
+
+def test_illegal_configurations_are_dropped_with_a_count_per_reason(workload, target):
+    space = Space(
+        knobs={"micro_batch": [1, 3, 8], "zero_stage": [0, 1], "offload_optimizer": ["none", "cpu"]}
+    )
+    found = space.candidates(workload, target)
+    assert len(found) == 2 * 3
+    assert sum(found.dropped.values()) == 3 * 2 * 2 - len(found)
+    assert [n for reason, n in found.dropped.items() if reason.startswith("offload_optimizer")] == [2]
+
+
+def test_what_a_default_makes_equal_is_there_once(workload, target):
+    space = Space(knobs={"micro_batch": [2], "accumulation": [4], "dp": [2]})
+    twice = Space(knobs={"micro_batch": [2, 2]}).candidates(workload, target)
+    assert len(space.candidates(workload, target)) == len(twice) == 1
+    assert list(twice.dropped.values()) == [1]
+
+
+def test_constraints_are_sql_over_knob_names(workload, target):
+    space = Space(
+        knobs={"micro_batch": [1, 2, 4], "zero_stage": [0, 1], "env.TORCH_NCCL_X": ["a", "b"]},
+        constraints=["zero_stage = 0 OR micro_batch <= 2", "\"env.TORCH_NCCL_X\" = 'a'"],
+    )
+    found = space.candidates(workload, target)
+    assert {(k.micro_batch, k.zero_stage) for k in found.knobs} == {(1, 0), (2, 0), (4, 0), (1, 1), (2, 1)}
+    assert found.dropped["constraint zero_stage = 0 OR micro_batch <= 2"] == 2
+    assert found.knobs[0].environment() == {"TORCH_NCCL_X": "a"}
+
+
+@pytest.mark.parametrize(
+    ("knobs", "options", "message"),
+    [
+        ({"micro_bath": [1]}, {}, r"micro_bath is no knob of deepspeed; known: micro_batch, "),
+        ({"zero_stage": [0, 7]}, {}, r"here: zero_stage: .* got 7"),
+        ({"micro_batch": [1, "two"]}, {}, r"micro_batch mixes values of types int, str"),
+        ({"micro_batch": []}, {}, r"micro_batch has no values"),
+        ({"precision": ["fp32", "bf16"]}, {}, r"precision changes what is computed.*allow_numerics: true"),
+        ({"micro_batch": [1]}, {"constraints": ["zero = 1"]}, r"'zero = 1': .*known names: micro_batch"),
+        ({"micro_batch": [1]}, {"constraints": ["micro_batch ="]}, r"'micro_batch =': .*known names"),
+        ({"micro_batch": [1]}, {"constraints": ["micro_batch + 1"]}, r"is not true or false"),
+        ({"micro_batch": [1]}, {"constraints": ["micro_batch = 'a'"]}, r"micro_batch = 'a'"),
+        ({"micro_batch": [3, 5]}, {}, r"no configuration is left \(1 x .*micro_batch"),
+        ({f"env.K{n}": list("abcdefgh") for n in range(6)}, {}, r"262144 combinations are more than"),
+    ],
+)
+def test_errors_are_one_line_and_name_the_knob_and_the_remedy(workload, target, knobs, options, message):
+    with pytest.raises(InputError, match=message) as caught:
+        Space.from_mapping({"knobs": knobs, **options}, "here").candidates(workload, target, where="here")
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("here: ")
+
+
+def test_numerics_are_tuned_when_allowed(workload, target):
+    space = Space(knobs={"precision": ["fp32", "bf16"]}, allow_numerics=True)
+    assert {k.precision for k in space.candidates(workload, target).knobs} == {"fp32", "bf16"}
