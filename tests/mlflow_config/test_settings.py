@@ -54,8 +54,11 @@ def test_no_page_for_what_is_a_server_or_is_not_there(tmp_path):
         ui_command(f"sqlite:///{tmp_path}/mlflow.db")
 
 
-def test_a_server_that_is_down_costs_seconds_and_a_tracking_error(tmp_path, make_trial):
-    down = tracker(f"http://127.0.0.1:{free_port()}", tmp_path)
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:{}", "postgresql://someone@127.0.0.1:{}/runs"])
+def test_a_server_that_is_down_costs_seconds_and_a_tracking_error(uri, tmp_path, make_trial):
+    import mlflow  # noqa: F401  (not what is timed below)
+
+    down = tracker(uri.format(free_port()), tmp_path)
     tell = [
         lambda: down.session_begun("s1", "a session", {}),
         lambda: down.trial_ended(make_trial("t1"), []),
@@ -67,6 +70,12 @@ def test_a_server_that_is_down_costs_seconds_and_a_tracking_error(tmp_path, make
             call()
     assert time.monotonic() - began < 10
     assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
+
+
+def test_a_database_that_is_damaged_is_a_tracking_error(tmp_path):
+    (tmp_path / "mlflow.db").write_text("this is no database, and MLflow must not get past it")
+    with pytest.raises(TrackingError, match="not a database"):
+        tracker(None, tmp_path).session_begun("s1", "a session", {})
 
 
 @pytest.mark.slow

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from pretune.errors import TrackingError
 from pretune.mlflow_config.settings import EXPERIMENT, artifacts, database
@@ -37,13 +39,14 @@ def speaking(uri: str) -> Iterator[None]:
     with _environment(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
 
         levels = {name: logging.getLogger(name).level for name in _CHATTY}
         for name in _CHATTY:
             logging.getLogger(name).setLevel(logging.ERROR)
         try:
             yield
-        except (MlflowException, OSError) as error:
+        except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:  # Import: a database driver
             reason = " ".join(str(error).split())[:300]
             raise TrackingError(f"tracking {uri}: {reason}") from error
         finally:
@@ -66,6 +69,7 @@ def connect(uri: str) -> tuple[MlflowClient, str]:
     """A client and the id of pretune's experiment, made when it is missing. Call inside :func:`speaking`."""
     from mlflow import MlflowClient
 
+    _knock(uri)
     with _alone(uri):
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         found = client.get_experiment_by_name(EXPERIMENT)
@@ -84,6 +88,13 @@ def _create_experiment(client: MlflowClient, uri: str) -> str:
         if found is None:
             raise
         return str(found.experiment_id)  # another process was first
+
+
+def _knock(uri: str) -> None:
+    """Raises ``OSError`` where a database's port is shut: MLflow itself would try for minutes."""
+    parts = urlsplit(uri)
+    if not parts.scheme.startswith("http") and parts.hostname and parts.port:
+        socket.create_connection((parts.hostname, parts.port), timeout=5).close()
 
 
 @contextmanager
