@@ -174,6 +174,6 @@ class Neighbourhood:
     @classmethod
     def restore(cls, state: dict[str, Any]) -> Self:
         found = cls(np.zeros((0, 0)), np.zeros(0, dtype=np.int64))
-        found.points = np.array(state["points"], dtype=np.float64).reshape(len(state["points"]), -1)
+        found.points = np.array(state["points"], dtype=np.float64, ndmin=2)
         found.spacing = state["spacing"]
         return found

@@ -105,8 +105,9 @@ class Feasibility:
             status = np.where(status == "ok", "ok", "oom").astype(object)
         self.edge.fit(x, status, strength)
         known = np.isin(status, ("ok", "oom"))
+        # of the trials whose memory sufficed, as far as anyone knows
         lost = strength * float((~known).sum())
-        self.unexplained = _updated(self.unexplained, lost, strength * len(status))
+        self.unexplained = _updated(self.unexplained, lost, strength * float((status != "oom").sum()))
         failures = int((status[known] != "ok").sum())
         if matrix is not None and matrix.shape[1] and MIN_FAILURES <= failures <= known.sum() - MIN_FAILURES:
             self.booster = self._train(x[known], (status[known] == "ok").astype(float), matrix[known])

@@ -48,7 +48,7 @@ class Terms:
 def likeness(a: Terms, b: Terms) -> Array:
     """(n, m) in 0..1: half by distance of knobs, half by the share of trees that send both to one leaf."""
     near = near_kernel(a.points, b.points)
-    if not a.leaves.shape[1]:
+    if not a.leaves.shape[1] or not len(b):
         return near
     same = np.stack([(b.leaves == row).mean(axis=1) for row in a.leaves])
     return np.asarray((near + same) / 2)

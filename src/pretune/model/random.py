@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 
 from pretune.model.base import Prediction, Surrogate
 from pretune.model.columns import configurations, numbers, ran
-from pretune.model.saving import read_sheet, verify, write_sheet
+from pretune.model.saving import read_sheet, rows_frame, verify, write_sheet
 
 
 class RandomSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-learn has no types
@@ -58,5 +58,6 @@ class RandomSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit
         sheet = read_sheet(cls.__name__, Path(folder))
         model = cls(sheet["seed"])
         model.level_, model.spread_ = sheet["level"], sheet["spread"]
+        model.check_rows_ = rows_frame(sheet["check"]["rows"])
         verify(model, Path(folder), sheet)
         return model

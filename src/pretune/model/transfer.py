@@ -99,10 +99,14 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
                 scores[trials > 0].append(score)
                 self.log_prior_ += evidence / len(most)
         normal = np.full(PRIOR_SCORES, norm_reach())
-        # before and after the first trial: then the level is known
+        # before the first trial the level's prior may prove too wide; after it, a few errors of sources
+        # that resemble each other must not make a normal's interval narrower
+        least = {False: 1.0, True: norm_reach()}
         self.reach_ = [
-            float(np.clip(conformal_quantile(np.concatenate([normal, *scores[any_trial]])), 1.0, MAX_REACH))
-            for any_trial in (False, True)
+            float(
+                np.clip(conformal_quantile(np.concatenate([normal, *scores[any_]])), least[any_], MAX_REACH)
+            )
+            for any_ in (False, True)
         ]
 
     def _condition(self, own: pl.DataFrame) -> None:

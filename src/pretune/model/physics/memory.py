@@ -41,7 +41,8 @@ def states_bytes(setup: Setup) -> Array:
     gradients = weights * setup.element / _shards(setup, 2)
     live = np.minimum(weights, setup.live_parameters + 2 * layer_parameters(setup) / setup.tp)
     gathered = np.where(setup.zero >= 3, np.where(setup.deepspeed, live, weights / setup.layers), 0.0)
-    return optimizer + gradients + setup.element * (weights / _shards(setup, 3) + gathered)
+    others = 1 - 1 / _shards(setup, 3)  # what is gathered replaces one's own shard
+    return optimizer + gradients + setup.element * (weights / _shards(setup, 3) + gathered * others)
 
 
 def _shards(setup: Setup, stage: int) -> Array:

@@ -1,0 +1,56 @@
+"""Parity and residual plots of predictions on rows that were held out; needs matplotlib."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def parity_plot(rows: pl.DataFrame, path: str | Path) -> Path:
+    """Predicted over measured throughput with the 90 % intervals; ``rows`` as from :func:`cross_validate`."""
+    axes = _axes("measured, tokens/s per device", "predicted, tokens/s per device")
+    measured, predicted, low, high = (_column(rows, n) for n in ("measured", "predicted", "low", "high"))
+    axes.errorbar(measured, predicted, [predicted - low, high - predicted], fmt="o", ms=3, lw=0.5, alpha=0.7)
+    ends = [measured.min(), measured.max()] if len(measured) else [1.0, 10.0]
+    axes.plot(ends, ends, color="0.4", lw=1)
+    return _saved(axes, path, bool(len(rows)))
+
+
+def residual_plot(rows: pl.DataFrame, path: str | Path) -> Path:
+    """Measured over predicted, with the intervals about 1, in order of predicted throughput."""
+    axes = _axes("predicted, tokens/s per device", "measured / predicted")
+    rows = rows.sort("predicted")
+    measured, predicted, low, high = (_column(rows, n) for n in ("measured", "predicted", "low", "high"))
+    axes.vlines(predicted, low / predicted, high / predicted, color="0.8", lw=1)
+    outside = (measured < low) | (measured > high)
+    for part, colour in ((~outside, "C0"), (outside, "C3")):
+        axes.scatter(predicted[part], (measured / predicted)[part], s=9, color=colour)
+    axes.axhline(1.0, color="0.4", lw=1)
+    return _saved(axes, path, bool(len(rows)))
+
+
+def _column(rows: pl.DataFrame, name: str) -> np.ndarray:
+    return rows[name].to_numpy()
+
+
+def _axes(x: str, y: str) -> Axes:
+    from matplotlib.figure import Figure  # no pyplot: no window, no state
+
+    axes = Figure(figsize=(5, 5), layout="constrained").add_subplot()
+    axes.set(xlabel=x, ylabel=y)
+    return axes
+
+
+def _saved(axes: Axes, path: str | Path, logarithmic: bool) -> Path:
+    if logarithmic:  # without a row there is no logarithm to show
+        axes.set(xscale="log", yscale="log")
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.savefig(path, dpi=120)
+    return Path(path)

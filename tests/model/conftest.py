@@ -1,0 +1,6 @@
+"""Lets the tests share ``synthetic_platforms``."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,70 @@
+"""The chance to run: monotone in the need for memory, taught by ok and oom only."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pretune.model.feasibility import Feasibility
+
+GRID = np.linspace(-3, 3, 61)
+outcomes = st.lists(
+    st.tuples(st.floats(-2, 2), st.sampled_from(["ok", "oom", "crash", "timeout"])), max_size=30
+)
+
+
+def fitted(*trials: tuple[float, str]) -> Feasibility:
+    x = np.array([need for need, _ in trials], dtype=float)
+    status = np.array([status for _, status in trials], dtype=object)
+    return Feasibility().fit(x, status)
+
+
+@given(outcomes)
+def test_more_need_is_never_likelier_to_run(trials: list[tuple[float, str]]) -> None:
+    chance = fitted(*trials).predict(GRID)
+    assert (np.diff(chance) <= 1e-12).all()
+    assert ((chance > 0) & (chance < 1)).all()
+
+
+@given(outcomes, st.floats(-2, 2))
+def test_one_oom_lowers_all_that_need_more(trials: list[tuple[float, str]], need: float) -> None:
+    before, after = fitted(*trials), fitted(*trials, (need, "oom"))
+    more = np.linspace(need, 3, 20)
+    # the far end is at its floor already; contradicting outcomes blur the edge a little there
+    assert (after.predict(more) <= before.predict(more) + 0.01).all()
+    assert after.predict(more[:1]) < before.predict(more[:1])
+
+
+def test_one_that_ran_raises_those_that_need_less() -> None:
+    before, after = fitted(), fitted((0.8, "ok"))
+    less = np.linspace(-1, 0.8, 20)
+    assert (after.predict(less) > before.predict(less)).all()
+
+
+@pytest.mark.parametrize("status", ["crash", "timeout", "diverged", "invalid"])
+def test_a_failure_of_unknown_cause_moves_no_edge(status: str) -> None:
+    with_it, without = fitted((0.0, "ok"), (0.1, status)), fitted((0.0, "ok"))
+    assert with_it.edge.predict(GRID) == pytest.approx(without.edge.predict(GRID))
+    ratio = with_it.predict(GRID) / without.predict(GRID)
+    assert ratio == pytest.approx(np.full(len(GRID), ratio[0]))
+    assert ratio[0] < 1
+
+
+def test_the_edge_is_found_where_it_is() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, 300)
+    status = np.where(x < -0.6, "ok", "oom").astype(object)
+    chance = Feasibility().fit(x, status).predict(np.array([-1.0, -0.2]))
+    assert chance[0] > 0.85
+    assert chance[1] < 0.1
+
+
+def test_without_a_known_need_trees_learn_the_knobs_that_fail() -> None:
+    rng = np.random.default_rng(0)
+    matrix = rng.integers(0, 4, (80, 3)).astype(float)
+    status = np.where(matrix[:, 1] == 3, "crash", "ok").astype(object)
+    unknown = np.full(80, np.nan)
+    chance = Feasibility().fit(unknown, status, matrix).predict(unknown, matrix)
+    assert chance[status == "crash"].max() < chance[status == "ok"].min()

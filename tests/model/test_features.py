@@ -1,0 +1,66 @@
+"""Encoding: what is known before a trial, in a fixed order, the unknown left unknown."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from synthetic_platforms import candidates, trials
+
+from pretune.model import NoPhysics, TransformerPhysics
+from pretune.model.columns import configurations
+from pretune.model.features import Encoder
+
+
+def test_outcomes_and_identities_are_no_features() -> None:
+    table = trials("loopback", 20).with_columns(
+        pl.lit(1.5).alias("step_time_s"), pl.lit(7.0).alias("counter.bytes"), pl.lit("x").alias("source")
+    )
+    names = Encoder(TransformerPhysics()).fit(table).names_
+    assert not [
+        n for n in names if n.startswith(("step_time", "tokens", "counter", "source", "status", "trial_id"))
+    ]
+    assert not [n for n in names if n.startswith(("platform.name", "model.name"))]
+    assert {"knob.micro_batch", "knob.attention=eager", "knob.attention=sdpa"} <= set(names)
+
+
+def test_the_matrix_keeps_its_order_whatever_the_frames() -> None:
+    encoder = Encoder(TransformerPhysics()).fit(trials("loopback", 40))
+    rows = candidates("loopback")
+    shuffled = rows.select(rows.columns[::-1])
+    assert np.array_equal(encoder.matrix(rows), encoder.matrix(shuffled), equal_nan=True)
+    assert encoder.matrix(rows).shape == (256, len(encoder.names_))
+
+
+def test_unknown_is_nan_and_a_new_word_is_no_word() -> None:
+    encoder = Encoder(NoPhysics()).fit(trials("loopback", 40))
+    row = candidates("loopback").head(1)
+    at = encoder.names_.index("knob.attention=eager")
+    assert np.isnan(encoder.matrix(row.with_columns(pl.lit(None).alias("knob.attention")))[0, at])
+    assert encoder.matrix(row.with_columns(pl.lit("flash").alias("knob.attention")))[0, at] == 0
+
+
+def test_out_of_domain_names_the_column() -> None:
+    encoder = Encoder(NoPhysics()).fit(trials("loopback", 40))
+    row = candidates("loopback").head(1)
+    odd = row.with_columns(pl.lit(64).alias("knob.micro_batch"), pl.lit("flash").alias("knob.attention"))
+    assert encoder.strange(row) == [None]
+    (reason,) = encoder.strange(odd)
+    assert reason is not None
+    assert "knob.micro_batch" in reason
+    assert "knob.attention" in reason
+
+
+def test_a_state_restores_the_encoder() -> None:
+    encoder = Encoder(TransformerPhysics()).fit(trials("slow", 40))
+    again = Encoder.restore(encoder.state(), TransformerPhysics())
+    rows = candidates("slow")
+    assert again.names_ == encoder.names_
+    assert np.array_equal(again.points(rows), encoder.points(rows))
+
+
+def test_the_same_choice_has_the_same_key_on_every_platform() -> None:
+    here, there = candidates("loopback"), candidates("slow")
+    assert configurations(here) == configurations(there)
+    assert len(set(configurations(here))) == len(here)
+    more = there.with_columns(pl.lit(None, dtype=pl.Int64).alias("knob.tile"), pl.lit(8).alias("knob.dp"))
+    assert configurations(more) == configurations(here)
