@@ -22,6 +22,7 @@ from pretune.errors import InputError
 Batches = Iterator[tuple[Tensor, Tensor]]
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_CLIP_NORM = 1.0  # DeepSpeed clips to this unless told otherwise; the frameworks train alike
 _REFUSALS = (AssertionError, ValueError, NotImplementedError)  # how deepspeed says no to a configuration
 
 
@@ -151,6 +152,7 @@ class DDPTraining(Training):
                 loss = self.forward(*next(batches)) / self.accumulation
                 loss.backward()
             total += loss.detach()
+        nn.utils.clip_grad_norm_(self.model.parameters(), _CLIP_NORM)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return total
