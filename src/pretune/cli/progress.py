@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from pretune.datasets.frameworks import framework
 from pretune.datasets.trial import Trial
 from pretune.tuner.job import JobSpec
 from pretune.tuner.runner import Row, Watcher
@@ -24,20 +25,22 @@ REFRESH_S = 1.0  # drawing costs CPU time, which on a CPU platform the trial nee
 @contextmanager
 def watcher(job: JobSpec) -> Iterator[Watcher]:
     """The watcher that suits standard error."""
-    knobs = [name for name, values in job.space.items() if isinstance(values, list) and len(values) > 1]
+    defaults = {name: knob.default for name, knob in framework(job.framework).knobs.items()}
+    knobs = {name: defaults.get(name) for name in job.space}
     console = Console(stderr=True)
     if not console.is_terminal:
         yield PlainWatcher(knobs)
         return
     live = Live(console=console, auto_refresh=False, redirect_stdout=False)
+    watching = LiveWatcher(knobs, live)
     with live:
-        yield LiveWatcher(knobs, live)
+        yield watching
 
 
 class PlainWatcher(Watcher):
     """One line when a trial starts, one when it ended."""
 
-    def __init__(self, knobs: list[str]) -> None:
+    def __init__(self, knobs: dict[str, Any]) -> None:
         self.knobs = knobs
 
     def begun(self, row: Row) -> None:
@@ -55,7 +58,7 @@ class PlainWatcher(Watcher):
 class LiveWatcher(Watcher):
     """A table of the search, a line per configuration that is compared, and the time left."""
 
-    def __init__(self, knobs: list[str], live: Live) -> None:
+    def __init__(self, knobs: dict[str, Any], live: Live) -> None:
         self.knobs, self.live = knobs, live
         self.searched: list[Row] = []
         self.compared: dict[str, list[Row]] = {}
@@ -65,6 +68,8 @@ class LiveWatcher(Watcher):
 
     def expect(self, trials: int | None, seconds: float | None = None) -> None:
         self.left = (trials, seconds)
+        if trials == 0:
+            self._draw()
 
     def begun(self, row: Row) -> None:
         self._rows(row).append(row)
@@ -133,7 +138,7 @@ class LiveWatcher(Watcher):
         if trials is not None and self.walls_s:
             by_trials = trials * statistics.mean(self.walls_s)
             seconds = by_trials if seconds is None else min(by_trials, seconds)
-        return Text("" if seconds is None else f"about {clock(seconds)} left", style="dim")
+        return Text("" if not seconds else f"about {clock(seconds)} left", style="dim")
 
 
 def status(row: Row) -> str:
@@ -157,10 +162,11 @@ def interval(row: Row) -> str:
     return f"{found.tokens_per_s_per_device:,.0f} ({found.low:,.0f} to {found.high:,.0f})"
 
 
-def settings(row: Row, knobs: list[str]) -> str:
-    """The knobs that differ within the space."""
+def settings(row: Row, knobs: dict[str, Any]) -> str:
+    """The knobs of the space that differ from their defaults (name -> default)."""
     values: dict[str, Any] = row.spec.knobs.settings()
-    return " ".join(f"{name}={values[name]}" for name in knobs if name in values)
+    changed = [f"{name}={values[name]}" for name in knobs if name in values and values[name] != knobs[name]]
+    return " ".join(changed) or "defaults"
 
 
 def clock(seconds: float) -> str:

@@ -154,7 +154,7 @@ def launch_script(platform: Platform, knobs: Knobs, files: list[str]) -> str:
         "#!/bin/sh",
         f"# Trains your script with the configuration that pretune found on {platform.name}:",
         f"#   ./launch.sh train.py --deepspeed_config {' '.join(files)}",
-        "# In the script: deepspeed.initialize(config=...) with that file, and in the model's own settings",
+        "# (Hugging Face Trainer: --deepspeed instead.) What no such file can carry, set in the script:",
         *yours,
     ]
     if platform.nodes > 1:

@@ -102,7 +102,7 @@ class Campaign:
             TrialSpec(
                 trial_id=f"{session_id}-{number:04d}",
                 session_id=session_id,
-                purpose=purpose,  # type: ignore[arg-type]
+                purpose=purpose,
                 workload=candidates.workload,
                 platform=platform,
                 framework=self.job.framework,

@@ -51,7 +51,7 @@ class JobSpec(Spec):
 
     ``model``: a preset's name, the fields of a ModelSpec, or ``huggingface: config.json``.
     ``platform``: ``auto`` (this machine), a YAML file, or the fields of a Platform.
-    ``launcher``: ``local: {devices: 2}``, ``hosts: [...]``, or ``replay: STORE``.
+    ``launcher``: ``local: {devices: 2}`` (or ``auto``), ``hosts: [...]``, or ``replay: STORE``.
     ``space``, ``constraints``, ``allow_numerics``: see :class:`~pretune.tuner.space.Space`.
     ``default``: knobs that make up the configuration to compare with, where it is not the
     framework's own. ``verify_pairs``: how often winner and defaults are run again, in turn.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import math
+import os
 import time
 import uuid
 from collections.abc import Iterator
@@ -116,6 +117,7 @@ class TuningSession:
             tuner = Tuner(self.candidates, history, self.job.strategy, self.job.seed)
             self._search(tuner)
             comparison = self._compare(tuner, default)
+            self.watcher.expect(0)
         answer = Answer(self.job, self.state, self.out, tuner.trials, comparison, self.candidates.dropped)
         files = answer.write()
         self.tracker.session_ended(self.state.id, answer.metrics(), files, answer.markdown())
@@ -194,7 +196,19 @@ def open_launcher(job: JobSpec, folder: Path) -> Launcher:
     from pretune.collector.detect import detect_backend
 
     backend = detect_backend() if job.platform == "auto" else job.platform.backend
-    return launcher_for(job.launcher, folder, backend)
+    settings = job.launcher
+    if settings.get("local") == {"devices": "auto"}:
+        settings = settings | {"local": {"devices": local_devices(backend)}}
+    return launcher_for(settings, folder, backend)
+
+
+def local_devices(backend: str) -> int:
+    """Every GPU; on the CPU two ranks, or one where there is one core."""
+    if backend == "gloo":
+        return min(2, len(os.sched_getaffinity(0)))
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def find_platform(job: JobSpec, launcher: Launcher) -> Platform:
