@@ -30,7 +30,7 @@ from pretune.tuner.job import JobSpec
 
 HERE = Path(__file__).resolve().parent
 SHIPPED = HERE.parents[1] / "src" / "pretune" / "datasets" / "history"
-MEMORY_LIMIT_MIB = 360
+MEMORY_LIMIT_MIB = 440
 # (model, global batch in tokens, configurations); the first is what the quickstart tunes
 CAMPAIGNS = (("gpt-tiny", 2048, 48), ("llama-mini", 1024, 24))
 
