@@ -37,11 +37,11 @@ def platform_position(frame: pl.DataFrame) -> Array:
 
 
 class Sources:
-    """Experts on the residual of each platform, less its level, so that they add up on any target.
+    """Experts on the residuals of other platforms.
 
-    ``names`` (s,): the platforms with enough trials; where there are two or more, all pooled; and physics
-    alone, which says 0 and is what remains when the sources mislead. ``levels``: each platform's median
-    residual.
+    ``names`` (s,): the platforms with enough trials; where there are two or more, all pooled, which knows
+    platforms by their figures; and physics alone, which says the same of every row and is what remains
+    when the sources mislead. ``levels``: each platform's median residual.
     """
 
     def __init__(self, baseline: Baseline, seed: int = 0) -> None:
@@ -49,20 +49,18 @@ class Sources:
 
     def fit(self, frame: pl.DataFrame) -> Self:
         """n >= 0 trials of platforms that are not the target."""
-        self.frame, residual = residuals(frame, self.baseline)
+        self.frame, self.residual = residuals(frame, self.baseline)
         self.encoder = Encoder(self.baseline).fit(self.frame)
         self.matrix = self.encoder.matrix(self.frame)
         self.platform = words(self.frame, "platform.name")
         self.platforms, self.counts, levels, positions = [], [], [], []
-        self.centred = residual.copy()
         for name in sorted(set(self.platform)):
             of = self.platform == name
             if of.sum() >= MIN_TRIALS:
                 self.platforms.append(str(name))
                 self.counts.append(int(of.sum()))
-                levels.append(float(np.median(residual[of])))
+                levels.append(float(np.median(self.residual[of])))
                 positions.append(platform_position(rows(self.frame, of)))
-                self.centred[of] -= levels[-1]
         self.levels, self.positions = np.array(levels), np.array(positions)
         self.experts = {name: self._expert(self.platform == name) for name in self.platforms}
         self.measured = {name: self._measured(self.platform == name) for name in self.platforms}
@@ -71,15 +69,19 @@ class Sources:
 
     def _pool(self) -> None:
         if len(self.platforms) > 1:
-            self.experts[POOLED] = self._expert(np.isin(self.platform, self.platforms))
+            of = np.isin(self.platform, self.platforms)
+            level = dict(zip(self.platforms, self.levels - np.median(self.levels), strict=True))
+            shift = np.array([level.get(name, 0.0) for name in self.platform[of]])
+            # without physics nothing says why one platform is faster than another
+            self.experts[POOLED] = self._expert(of, shift if self.baseline.name == "none" else 0.0)
 
-    def _expert(self, of: NDArray[np.bool_]) -> ResidualTrees:
+    def _expert(self, of: NDArray[np.bool_], shift: Array | float = 0.0) -> ResidualTrees:
         trees = ResidualTrees(80, 4, 0.12, prior_sd(self.baseline), self.seed, n_jobs=1)
-        return trees.fit(self.matrix[of], self.centred[of])
+        return trees.fit(self.matrix[of], self.residual[of] - shift)
 
     def _measured(self, of: NDArray[np.bool_]) -> dict[str, float]:
         """Configuration -> residual, the median of its repeats."""
-        table = pl.DataFrame({"key": configurations(rows(self.frame, of)), "value": self.centred[of]})
+        table = pl.DataFrame({"key": configurations(rows(self.frame, of)), "value": self.residual[of]})
         medians = table.group_by("key", maintain_order=True).agg(pl.col("value").median())
         return dict(zip(medians["key"], medians["value"], strict=True))
 
@@ -92,7 +94,7 @@ class Sources:
             "frame": self.frame,
             "matrix": self.matrix,
             "platform": self.platform,
-            "centred": self.centred,
+            "residual": self.residual,
             "platforms": [self.platforms[i] for i in kept],
             "counts": [self.counts[i] for i in kept],
             "levels": self.levels[kept],
@@ -112,18 +114,21 @@ class Sources:
 
         ``x`` (n, f): the frame in the sources' encoding.
         """
-        said = np.column_stack([*(e.predict(x) for e in self.experts.values()), np.zeros(len(frame))])
+        level = np.full(len(frame), np.median(self.levels) if self.platforms else 0.0)
+        said = np.column_stack([*(e.predict(x) for e in self.experts.values()), level])
         if not self.platforms:
             return said
         keys = configurations(frame)
         tables = [self.measured[name] for name in self.platforms]
         found = np.array([[table.get(key, np.nan) for key in keys] for table in tables]).T
-        seen = np.isfinite(found)
-        count = seen.sum(axis=1)
-        pooled = np.where(count > 0, np.where(seen, found, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)
-        unseen = np.full(len(frame), np.nan)
-        found = np.column_stack([found, *([pooled] if POOLED in self.experts else []), unseen])
-        return np.where(np.isfinite(found), TRUST_MEASURED * found + (1 - TRUST_MEASURED) * said, said)
+        surprise = np.nan_to_num(TRUST_MEASURED * (found - said[:, : len(self.platforms)]))
+        said[:, : len(self.platforms)] += surprise
+        if POOLED in self.experts:
+            # what surprised where it was measured will surprise again
+            said[:, len(self.platforms)] += surprise.sum(axis=1) / np.maximum(
+                np.isfinite(found).sum(axis=1), 1
+            )
+        return said
 
     def weights(self, position: Array | None) -> Array:
         """(s,) before any trial: by likeness of platforms and number of trials. They add up to 1."""
@@ -138,16 +143,16 @@ class Sources:
         share = 1 - PHYSICS_SHARE - sum(pooled)
         return np.array([*(share * weight / weight.sum()), *pooled, PHYSICS_SHARE])
 
-    def level(self, weight: Array) -> tuple[float, float]:
-        """Mean and standard deviation of a new platform's level, by those of the sources."""
+    def level_sd(self, weight: Array) -> float:
+        """How far a new platform's level lies from what the experts expect, by how theirs differ."""
         prior = prior_sd(self.baseline)
         if not self.platforms:
-            return 0.0, prior
+            return prior
         weight = weight[: len(self.platforms)] / weight[: len(self.platforms)].sum()
-        mean = float(weight @ self.levels)
+        spread = weight @ (self.levels - weight @ self.levels) ** 2
         # one pseudo-platform a prior away keeps a single source from claiming to be all there is
-        spread = (len(self.levels) * (weight @ (self.levels - mean) ** 2) + prior**2) / (len(self.levels) + 1)
-        return mean, float(np.sqrt(spread))
+        count = len(self.levels)
+        return float(np.sqrt((count * spread + prior**2) / (count + 1)))
 
     # -- keeping --------------------------------------------------------------------
     def save(self, folder: Path) -> dict[str, Any]:

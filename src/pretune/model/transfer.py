@@ -36,8 +36,8 @@ SAME = 0.4  # distance at which an outcome of one configuration says little of a
 class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-learn has no types
     """Predicts the platform ``target`` from any number of other platforms and 0 to n trials of its own.
 
-    log throughput = physics + level + weighted experts of the sources + a Gaussian process on what
-    the target's trials show beyond that. A source weighs by likeness of platforms, and by how
+    log throughput = physics + weighted experts of the sources + a Gaussian process, with a level, on
+    what the target's trials show beyond that. A source weighs by likeness of platforms, and by how
     well it agrees with the target's trials. Scales and intervals are learned by playing
     each source as the target of the others. Without sources, physics and process remain;
     without physics (:class:`~pretune.model.NoPhysics`), experts and process.
@@ -92,7 +92,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         most = np.argsort(sources.counts)[::-1][: PLAYED_SOURCES if len(sources.counts) > 1 else 0]
         for i in most.tolist():
             at = np.flatnonzero(sources.platform == sources.platforms[i])
-            game = _Game(sources, sources.without(sources.platforms[i]), at, sources.levels[i])
+            game = _Game(sources, sources.without(sources.platforms[i]), at)
             for trials in PLAYED_TRIALS:
                 order = rng.permutation(len(at))
                 score, evidence = game.play(order[:trials], order[trials : trials + PLAYED_ROWS])
@@ -117,10 +117,9 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         said = self.sources_.predict(good, x)
         position = platform_position(own) if len(own) else None
         self.weight_ = agreement(self.sources_.weights(position), said, residual)
-        self.level_, level_sd = self.sources_.level(self.weight_)
         terms = terms_of(good, x, said, self.weight_, self.sources_, self.encoder_)
-        self.process_ = Process(level_sd, self.log_prior_)
-        self.process_.fit(terms, residual - said @ self.weight_ - self.level_)
+        self.process_ = Process(self.sources_.level_sd(self.weight_), self.log_prior_)
+        self.process_.fit(terms, residual - said @ self.weight_)
         self.feasibility_ = Feasibility(self.source_feasibility_).fit(
             memory_ratio(own, self.baseline_), words(own, "status", "ok")
         )
@@ -130,10 +129,10 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         """Predict configurations of the target. Reads only the columns known before a trial."""
         base, x = self.baseline_.log_throughput(frame), self.sources_.encoder.matrix(frame)
         said = self.sources_.predict(frame, x)
-        weight, level = self._weight_for(frame)
+        weight = self._weight_for(frame)
         terms = terms_of(frame, x, said, weight, self.sources_, self.encoder_)
         found, sd = self.process_.predict(terms)
-        log_mean = np.nan_to_num(base) + level + said @ weight + found
+        log_mean = np.nan_to_num(base) + said @ weight + found
         prior = prior_sd(self.baseline_)
         sd = np.hypot(sd, np.minimum(BEYOND_SD * self.encoder_.beyond(frame), prior))
         sd = np.where(np.isfinite(base), sd, sd + prior)
@@ -150,12 +149,11 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
             },
         )
 
-    def _weight_for(self, frame: pl.DataFrame) -> tuple[Array, float]:
+    def _weight_for(self, frame: pl.DataFrame) -> Array:
         """Before the first trial, the candidates themselves say what platform the target is."""
         if len(self.trials_) or not len(frame):
-            return self.weight_, self.level_
-        weight = self.sources_.weights(platform_position(frame))
-        return weight, self.sources_.level(weight)[0]
+            return self.weight_
+        return self.sources_.weights(platform_position(frame))
 
     def _chance(self, frame: pl.DataFrame, x: Array) -> Array:
         """By memory need and the sources' failures; then by what became of the target's nearest trials."""
@@ -203,9 +201,9 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
 class _Game:
     """One source played as a target: the others' experts on its rows ``at`` (n,)."""
 
-    def __init__(self, sources: Sources, others: Sources, at: NDArray[np.intp], level: float) -> None:
+    def __init__(self, sources: Sources, others: Sources, at: NDArray[np.intp]) -> None:
         frame, x = sources.frame[at], sources.matrix[at]
-        self.residual = sources.centred[at] + level
+        self.residual = sources.residual[at]
         self.said = others.predict(frame, x)
         self.prior = others.weights(platform_position(frame))
         self.others = others
@@ -215,10 +213,9 @@ class _Game:
     def play(self, own: NDArray[np.intp], rest: NDArray[np.intp]) -> tuple[Array, Array]:
         """Standardised errors on ``rest`` after the trials ``own``; the evidence of each scale on ``own``."""
         weight = agreement(self.prior, self.said[own], self.residual[own])
-        level, level_sd = self.others.level(weight)
-        expected = self.said @ weight + level
+        expected = self.said @ weight
         terms = self.terms.reweighted(self.said, weight)
-        process = Process(level_sd).fit(terms[own], (self.residual - expected)[own])
+        process = Process(self.others.level_sd(weight)).fit(terms[own], (self.residual - expected)[own])
         found, sd = process.predict(terms[rest])
         error = np.abs((self.residual - expected)[rest] - found)
         return error / sd, process.evidence - process.evidence.max()
