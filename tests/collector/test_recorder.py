@@ -96,9 +96,13 @@ def test_a_loop_too_short_to_measure_records_nothing_and_says_so(tmp_path):
     [(RuntimeError("cable fell out"), Status.CRASH), (torch.OutOfMemoryError("no room"), Status.OOM)],
 )
 def test_an_exception_is_recorded_and_goes_on(tmp_path, error, status):
-    with pytest.raises(type(error)), recorder(tmp_path) as r:
-        r.step()
-        raise error
+    def loop():
+        with recorder(tmp_path) as r:
+            r.step()
+            raise error
+
+    with pytest.raises(type(error)):
+        loop()
     (trial,) = stored(tmp_path)
     assert trial.status is status
     assert str(error) in trial.cause
@@ -106,9 +110,14 @@ def test_an_exception_is_recorded_and_goes_on(tmp_path, error, status):
 
 
 def test_a_loss_that_is_not_finite_ends_the_loop_as_diverged(tmp_path):
-    with pytest.raises(Diverged), recorder(tmp_path) as r:
-        r.step(loss=1.0)
-        r.step(loss=float("nan"))
+    def loop(r):
+        with r:
+            r.step(loss=1.0)
+            r.step(loss=float("nan"))
+
+    r = recorder(tmp_path)
+    with pytest.raises(Diverged):
+        loop(r)
     assert r.trial.status is Status.DIVERGED
     assert r.trial.loss_first == 1.0
 
@@ -140,9 +149,14 @@ platform = Platform(name="here", accelerator=Accelerator(name="cpu"), devices_pe
 model = ModelSpec(name="tiny", layers=1, hidden_size=16, heads=2, vocabulary=32)
 workload = Workload(model=model, sequence_length=8, global_batch_tokens=64)
 measure = Measure(max_seconds=0.05)
-with TrialRecorder(workload=workload, platform=platform, knobs=Knobs(), store={str(tmp_path)!r}, measure=measure) as r:
+given = dict(workload=workload, platform=platform, knobs=Knobs(), measure=measure)
+with TrialRecorder(store={str(tmp_path)!r}, **given) as r:
     while r.step():
         time.sleep(0.002)
 print(r.trial.status, "torch" in sys.modules, "polars" in sys.modules)
 """
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["ok", "False", "False"]
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == [
+        "ok",
+        "False",
+        "False",
+    ]
