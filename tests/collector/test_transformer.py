@@ -20,7 +20,12 @@ LLAMA = ModelSpec(
     positions="rotary",
     norm="rmsnorm",
 )
-SPECS = [GPT, LLAMA, GPT.model_copy(update={"tied_embeddings": False}), LLAMA.model_copy(update={"kv_heads": 4})]
+SPECS = [
+    GPT,
+    LLAMA,
+    GPT.model_copy(update={"tied_embeddings": False}),
+    LLAMA.model_copy(update={"kv_heads": 4}),
+]
 
 
 def model_and_batch(spec, length=12, **execution):

@@ -23,7 +23,9 @@ def run(measure: Measure, times: list[float], recompiled_until: int = 0) -> Wind
 
 @given(st.lists(seconds, min_size=1, max_size=60), st.integers(0, 12))
 def test_the_caps_of_the_measure_hold_whatever_the_windows_take(times, recompiled_until):
-    measure = Measure(min_warmup_windows=2, max_warmup_windows=6, min_windows=4, max_windows=20, max_seconds=5.0)
+    measure = Measure(
+        min_warmup_windows=2, max_warmup_windows=6, min_windows=4, max_windows=20, max_seconds=5.0
+    )
     rule = run(measure, times, recompiled_until)
     assert 2 <= rule.warmup_windows <= 6
     assert 4 <= rule.windows <= 20
@@ -54,7 +56,10 @@ def test_warmup_goes_on_while_windows_get_faster():
 
 
 def test_warmup_goes_on_while_something_recompiles_though_the_time_is_steady():
-    assert run(Measure(min_warmup_windows=2, max_warmup_windows=9), [1.0], recompiled_until=5).warmup_windows == 6
+    assert (
+        run(Measure(min_warmup_windows=2, max_warmup_windows=9), [1.0], recompiled_until=5).warmup_windows
+        == 6
+    )
 
 
 def test_warmup_goes_on_while_reserved_memory_grows():
