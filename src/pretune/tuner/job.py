@@ -15,6 +15,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pretune.datasets.frameworks import framework as find_framework
 from pretune.datasets.knobs import Knobs, KnobValue
 from pretune.datasets.platform import Platform
+from pretune.datasets.schema import to_table
 from pretune.datasets.spec import Spec, read_yaml
 from pretune.datasets.store import TrialStore
 from pretune.datasets.trial import Measure
@@ -142,7 +143,7 @@ class JobSpec(Spec):
         Raises :class:`InputError` when the folder holds no trials or a platform is unknown.
         """
         if self.history.path == "none":
-            return TrialStore("").frame().clear()
+            return pl.DataFrame(to_table([]))
         return read_history(self.history.path, self.history.exclude_platforms)
 
 
