@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from pretune.cli.campaign import campaign
 from pretune.cli.fit import fit
 from pretune.cli.history import history
 from pretune.cli.predict import predict
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # importing rich takes half of the time that --help may take
 )
-for command in (tune, predict, fit, ui, sync):
+for command in (tune, predict, fit, campaign, ui, sync):
     app.command()(command)
 app.add_typer(history, name="history")
 
