@@ -123,6 +123,17 @@ def test_one_oom_lowers_the_chance_of_all_that_need_more() -> None:
     assert (after[more] < before[more]).all()
 
 
+def test_memory_that_sources_measured_corrects_the_need() -> None:
+    """They all take twice what the physics says: what was to fit half the device now fills it."""
+    known, rows = history("capped"), candidates("capped")
+    plain = TransferSurrogate("capped").fit(known)
+    twice = 2 * plain.baseline_.memory_bytes(known)
+    told = TransferSurrogate("capped").fit(known.with_columns(pl.Series("peak_memory_device_bytes", twice)))
+    half = np.abs(plain.baseline_.memory_bytes(rows) / 1.1e8 - 0.6) < 0.2
+    assert half.any()
+    assert (told.predict(rows).chance_to_run[half] < plain.predict(rows).chance_to_run[half] - 0.1).all()
+
+
 def test_a_crash_says_nothing_of_memory() -> None:
     known, rows = history("slow"), candidates("slow")
     crashed = rows.head(1).with_columns(pl.lit("crash").alias("status"))

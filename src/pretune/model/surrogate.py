@@ -21,6 +21,7 @@ from pretune.model.saving import read_sheet, rows_frame, verify, write_sheet
 
 PRIOR_SD = 0.6  # of log throughput about the physics, before any trial
 UNKNOWN_SD = 5.0  # ... where there is no physics
+MEMORY_PRIOR_ROWS = 3  # how many trials the physics of memory is worth against measured peaks
 PRIOR_ROWS = 5  # how many trials the prior is worth when the interval is set
 
 
@@ -70,8 +71,9 @@ class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-le
         self.near_ = Neighbourhood(points, groups)
         error, away = self.trees_.out_of_fold(x, residual, points, groups, self.folds)
         self.half_width_ = half_width(np.abs(error) / (1 + self.near_.stretch(away)), self.baseline_)
+        self.memory_bias_ = memory_bias(frame, self.baseline_)
         self.feasibility_ = Feasibility(seed=self.seed, n_jobs=self.n_jobs).fit(
-            memory_ratio(frame, self.baseline_),
+            memory_ratio(frame, self.baseline_, self.memory_bias_),
             words(frame, "status", "ok"),
             self.encoder_.stated(self.encoder_.matrix(frame)),
         )
@@ -87,7 +89,8 @@ class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-le
         # distance cannot make it less certain than knowing nothing
         half = np.minimum(half, max(self.half_width_, norm_reach() * prior_sd(self.baseline_)))
         half = np.where(np.isfinite(base), half, half + norm_reach() * UNKNOWN_SD)
-        chance = self.feasibility_.predict(memory_ratio(frame, self.baseline_), self.encoder_.stated(x))
+        need = memory_ratio(frame, self.baseline_, self.memory_bias_)
+        chance = self.feasibility_.predict(need, self.encoder_.stated(x))
         return Prediction(
             log_mean=log_mean,
             low=np.exp(log_mean - half),
@@ -106,6 +109,7 @@ class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-le
             "trees": self.trees_.save(folder, "trees"),
             "near": self.near_.state(),
             "half_width": self.half_width_,
+            "memory_bias": self.memory_bias_,
             "feasibility": self.feasibility_.save(folder),
             "n_trials": self.n_trials_,
         }
@@ -122,6 +126,7 @@ class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-le
         model.trees_ = ResidualTrees.restore(folder, sheet["trees"])
         model.near_ = Neighbourhood.restore(sheet["near"])
         model.half_width_, model.n_trials_ = sheet["half_width"], sheet["n_trials"]
+        model.memory_bias_ = sheet["memory_bias"]
         model.feasibility_ = Feasibility.restore(folder, sheet["feasibility"])
         model.check_rows_ = rows_frame(sheet["check"]["rows"])
         verify(model, folder, sheet)
@@ -135,11 +140,26 @@ def residuals(frame: pl.DataFrame, baseline: Baseline) -> tuple[pl.DataFrame, Ar
     return rows(good, np.isfinite(residual)), residual[np.isfinite(residual)]
 
 
-def memory_ratio(frame: pl.DataFrame, baseline: Baseline) -> Array:
+def memory_ratio(frame: pl.DataFrame, baseline: Baseline, bias: float = 0.0) -> Array:
     """(n,) log of the predicted peak memory over the device's; NaN where either is unknown."""
     capacity = numbers(frame, "accelerator.memory_bytes")
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.log(baseline.memory_bytes(frame)) - np.log(capacity))
+        return np.asarray(np.log(baseline.memory_bytes(frame)) - np.log(capacity)) + bias
+
+
+def memory_bias(frame: pl.DataFrame, baseline: Baseline) -> float:
+    """The median log of measured over predicted peak memory, shrunk towards 0 where few trials measured it.
+
+    Measured is what the device had in use, else what the allocator reserved, else allocated.
+    """
+    good = rows(frame, ran(frame))
+    measured = np.full(len(good), np.nan)
+    for kind in ("device", "reserved", "allocated"):
+        figure = numbers(good, f"peak_memory_{kind}_bytes")
+        measured = np.where(np.isnan(measured) & (figure > 0), figure, measured)
+    error = np.log(measured) - np.log(baseline.memory_bytes(good))
+    error = error[np.isfinite(error)]
+    return float(np.median(error)) * len(error) / (len(error) + MEMORY_PRIOR_ROWS) if len(error) else 0.0
 
 
 def numbered(keys: list[str]) -> NDArray[np.int64]:

@@ -19,7 +19,14 @@ from pretune.model.gaussian import SCALES, Process, Terms, near_kernel
 from pretune.model.physics import BASELINES, TransformerPhysics
 from pretune.model.saving import known_columns, read_sheet, rows_frame, verify, write_sheet
 from pretune.model.sources import POOLED, Sources, platform_position
-from pretune.model.surrogate import conformal_quantile, memory_ratio, norm_reach, prior_sd, residuals
+from pretune.model.surrogate import (
+    conformal_quantile,
+    memory_bias,
+    memory_ratio,
+    norm_reach,
+    prior_sd,
+    residuals,
+)
 
 LEAF_TREES = 60  # trees whose leaves say which rows are alike
 MAX_TRIALS = 300  # of the target, the latest: the process is cubic in them
@@ -76,8 +83,9 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
     def _fit_sources(self, others: pl.DataFrame) -> None:
         self.sources_ = Sources(self.baseline_, self.seed).fit(others)
         x = self.sources_.encoder.matrix(others)
+        self.memory_bias_ = memory_bias(others, self.baseline_)
         self.source_feasibility_ = Feasibility(seed=self.seed).fit(
-            memory_ratio(others, self.baseline_),
+            memory_ratio(others, self.baseline_, self.memory_bias_),
             words(others, "status", "ok"),
             self.sources_.encoder.stated(x),
             strength=min(1.0, SOURCE_EVIDENCE / max(len(others), 1)),
@@ -121,7 +129,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         self.process_ = Process(self.sources_.level_sd(self.weight_), self.log_prior_)
         self.process_.fit(terms, residual - said @ self.weight_)
         self.feasibility_ = Feasibility(self.source_feasibility_).fit(
-            memory_ratio(own, self.baseline_), words(own, "status", "ok")
+            memory_ratio(own, self.baseline_, self.memory_bias_), words(own, "status", "ok")
         )
 
     # -- predicting -----------------------------------------------------------------
@@ -158,7 +166,8 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
     def _chance(self, frame: pl.DataFrame, x: Array) -> Array:
         """By memory need and the sources' failures; then by what became of the target's nearest trials."""
         stated = self.sources_.encoder.stated(x)
-        chance = self.feasibility_.predict(memory_ratio(frame, self.baseline_), stated)
+        need = memory_ratio(frame, self.baseline_, self.memory_bias_)
+        chance = self.feasibility_.predict(need, stated)
         if not len(self.trials_):
             return chance
         near = near_kernel(self.encoder_.points(self.trials_), self.encoder_.points(frame), SAME)
@@ -174,6 +183,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
             "baseline": self.baseline_.name,
             "encoder": self.encoder_.state(),
             "sources": self.sources_.save(folder),
+            "memory_bias": self.memory_bias_,
             "feasibility": self.source_feasibility_.save(folder),
             "log_prior": self.log_prior_.tolist(),
             "reach": self.reach_,
@@ -190,6 +200,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         model.baseline_ = baseline
         model.encoder_ = Encoder.restore(sheet["encoder"], baseline)
         model.sources_ = Sources.restore(folder, sheet["sources"], baseline, sheet["seed"])
+        model.memory_bias_ = sheet["memory_bias"]
         model.source_feasibility_ = Feasibility.restore(folder, sheet["feasibility"])
         model.log_prior_, model.reach_ = np.array(sheet["log_prior"]), sheet["reach"]
         model._condition(rows_frame(sheet["trials"]))
