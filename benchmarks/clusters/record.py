@@ -32,7 +32,7 @@ HERE = Path(__file__).resolve().parent
 SHIPPED = HERE.parents[1] / "src" / "pretune" / "datasets" / "history"
 MEMORY_LIMIT_MIB = 440
 # (model, global batch in tokens, configurations); the first is what the quickstart tunes
-CAMPAIGNS = (("gpt-tiny", 2048, 48), ("llama-mini", 1024, 24))
+CAMPAIGNS = (("gpt-tiny", 1024, 40), ("llama-mini", 1024, 22))
 
 LOCAL: dict[str, Any] = {"address": "127.0.0.1", "interface": "lo", "ranks": 2}
 TWO_HOSTS = [
@@ -87,7 +87,7 @@ def job(name: str, model: str, tokens: int, platform: Platform, launcher: dict[s
         "precision": "fp32",
         "platform": platform,
         "launcher": launcher,
-        "measure": {"max_warmup_windows": 4, "min_windows": 5, "max_seconds": 3.0, "timeout_s": 120.0},
+        "measure": {"max_warmup_windows": 3, "min_windows": 5, "max_seconds": 3.0, "timeout_s": 120.0},
         **yaml.safe_load((HERE / "space.yaml").read_text()),
     }
     return JobSpec.from_mapping(settings, name)

@@ -192,9 +192,10 @@ def prepare(warm: bool) -> None:
     if os.environ.get("DS_ACCELERATOR") == "cpu":
         build_deepspeed_op()
     if warm:
-        with contextlib.suppress(ModuleNotFoundError):  # plain torch trials need no DeepSpeed
-            importlib.import_module("deepspeed")
-        importlib.import_module("pretune.collector.training")
+        # the optimizer's first step imports the compiler's modules, seconds of work in every rank
+        for module in ("deepspeed", "torch._dynamo", "torch._inductor.compile_fx", "pretune.collector.training"):
+            with contextlib.suppress(ModuleNotFoundError):  # plain torch trials need no DeepSpeed
+                importlib.import_module(module)
 
 
 def build_deepspeed_op() -> None:
