@@ -193,7 +193,12 @@ def prepare(warm: bool) -> None:
         build_deepspeed_op()
     if warm:
         # the optimizer's first step imports the compiler's modules, seconds of work in every rank
-        for module in ("deepspeed", "torch._dynamo", "torch._inductor.compile_fx", "pretune.collector.training"):
+        for module in (
+            "deepspeed",
+            "torch._dynamo",
+            "torch._inductor.compile_fx",
+            "pretune.collector.training",
+        ):
             with contextlib.suppress(ModuleNotFoundError):  # plain torch trials need no DeepSpeed
                 importlib.import_module(module)
 

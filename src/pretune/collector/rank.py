@@ -1,4 +1,4 @@
-"""``python -m pretune.collector.rank MODULE FOLDER``: be one rank of a cold trial and run ``MODULE.run(FOLDER)``."""
+"""``python -m pretune.collector.rank MODULE FOLDER``: one rank of a cold trial, running ``MODULE.run(FOLDER)``."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Launcher(ABC):
     def kill(self, handle: Handle) -> None:
         """End every process of the trial, on every host. Returns when they are gone."""
 
-    def recover(self, spec: TrialSpec) -> Trial | None:  # noqa: ARG002
+    def recover(self, spec: TrialSpec) -> Trial | None:
         """The trial that had ended before an earlier session was killed, from its evidence; else None."""
         return None
 
