@@ -192,15 +192,11 @@ def prepare(warm: bool) -> None:
     if os.environ.get("DS_ACCELERATOR") == "cpu":
         build_deepspeed_op()
     if warm:
-        # the optimizer's first step imports the compiler's modules, seconds of work in every rank
-        for module in (
-            "deepspeed",
-            "torch._dynamo",
-            "torch._inductor.compile_fx",
-            "pretune.collector.training",
-        ):
+        # torch._dynamo and _inductor: an optimizer's first step imports them, seconds of work in every rank
+        for module in ("deepspeed", "torch._dynamo", "torch._inductor.compile_fx"):
             with contextlib.suppress(ModuleNotFoundError):  # plain torch trials need no DeepSpeed
                 importlib.import_module(module)
+        importlib.import_module("pretune.collector.training")
 
 
 def build_deepspeed_op() -> None:
