@@ -192,7 +192,7 @@ def prepare(warm: bool) -> None:
     if os.environ.get("DS_ACCELERATOR") == "cpu":
         build_deepspeed_op()
     if warm:
-        # torch._dynamo and _inductor: an optimizer's first step imports them, seconds of work in every rank
+        # an optimizer's first step imports torch._dynamo and _inductor: seconds, in every rank
         for module in ("deepspeed", "torch._dynamo", "torch._inductor.compile_fx"):
             with contextlib.suppress(ModuleNotFoundError):  # plain torch trials need no DeepSpeed
                 importlib.import_module(module)
