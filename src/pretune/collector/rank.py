@@ -1,4 +1,4 @@
-"""``python -m pretune.collector.rank MODULE FOLDER``: one rank of a cold trial; runs ``MODULE.run(FOLDER)``."""
+"""``python -m pretune.collector.rank MODULE FOLDER``: one rank of a cold trial, ``MODULE.run(FOLDER)``."""
 
 from __future__ import annotations
 
