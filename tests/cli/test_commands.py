@@ -91,6 +91,26 @@ def test_fit_saves_a_surrogate_per_platform_with_its_errors(pretune, history, tm
         BoostedTrees.load(tmp_path / each["folder"] / "model")
 
 
+def test_fit_shows_a_platform_that_is_too_small_to_validate(pretune, history, tmp_path):
+    trials = list(TrialStore(history).trials())
+    alone = next(t for t in trials if t.ok and t.platform.name == "middling-link")
+    fast = [t for t in trials if t.platform.name == "fast-link"][:12]
+    TrialStore(tmp_path / "few").append([*fast, alone])
+    done = pretune("fit", "--history", "few", "--out", "fits", "--tracking", "none")
+    assert done.returncode == 0, done.stderr
+    assert "middling-link" in done.stdout
+
+
+def test_the_page_is_opened_where_the_session_was_tracked(monkeypatch, tmp_path):
+    from pretune.cli.ui import page_command
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert page_command(tmp_path, None) == f"pretune ui --out {tmp_path}"
+    assert page_command(tmp_path, "sqlite:///a b.db") == "pretune ui --tracking 'sqlite:///a b.db'"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking:5000")
+    assert page_command(tmp_path, None) == "http://tracking:5000"
+
+
 def test_ui_names_the_remedy_without_a_session(pretune):
     done = pretune("ui")
     assert done.returncode == 2

@@ -67,3 +67,12 @@ def test_plain_lines_say_why_a_trial_failed(rows, capsys):
     said = capsys.readouterr().err.splitlines()
     assert "expected 1,234 (1,000 to 1,500): zero_stage=" in said[0]
     assert said[1].endswith("oom: the kernel killed rank 0 for memory")
+
+
+def test_a_campaign_is_a_row_per_trial_and_compares_nothing(rows, screen):
+    watcher, file = screen
+    for number, purpose in enumerate(("control", "history", "history")):
+        spec = rows[0].spec.model_copy(update={"trial_id": f"s-{number:04d}", "purpose": purpose})
+        watcher.ended(Row(spec, None, 0.0, rows[0].trial))
+    assert "in turn" not in file.getvalue()
+    assert "│ 2 " in file.getvalue()

@@ -21,6 +21,17 @@ RESULT = {
     "hosts": ["a", "a"],
 }
 
+SPEC = TrialSpec(
+    trial_id="t",
+    workload=Workload(
+        model=ModelSpec(name="m", layers=1, hidden_size=8, heads=1, vocabulary=16),
+        sequence_length=8,
+        global_batch_tokens=256,
+    ),
+    platform=Platform(name="p", accelerator=Accelerator(name="cpu"), devices_per_node=2, backend="gloo"),
+    knobs=Knobs(micro_batch=1),
+)
+
 
 def ending(**changes):
     return Ending(began=1.8e9, wall_s=9.0, **{"returncodes": {0: 0, 1: 0}, "warm": True, **changes})
@@ -66,6 +77,13 @@ def test_a_kill_from_outside_is_a_crash(tmp_path):
     assert (status, cause) == (Status.CRASH, "rank 1 was killed by SIGKILL")
 
 
+@pytest.mark.parametrize("kills", [0, 1])
+def test_a_rank_that_we_killed_after_another_failed_is_not_the_cause(tmp_path, kills):
+    codes = {0: -9, 1: 3}
+    status, cause = status_of(tmp_path, ending(returncodes=codes, oom_kills=kills, killed_ranks=[0]))
+    assert (status, cause) == (Status.CRASH, "rank 1 exited with code 3")
+
+
 def test_what_we_killed_for_time_is_a_timeout_even_when_the_kernel_counts_kills(tmp_path):
     status, cause = status_of(
         tmp_path, ending(returncodes={0: -9, 1: -9}, oom_kills=2, killed_because="no progress for 120 s")
@@ -84,17 +102,39 @@ def test_the_telling_rank_is_the_cause_not_the_one_that_lost_its_peer(tmp_path, 
 
 def test_a_failed_trial_has_no_throughput(tmp_path):
     write_json(tmp_path / "result.json", RESULT)
-    platform = Platform(name="p", accelerator=Accelerator(name="cpu"), devices_per_node=2, backend="gloo")
-    model = ModelSpec(name="m", layers=1, hidden_size=8, heads=1, vocabulary=16)
-    workload = Workload(model=model, sequence_length=8, global_batch_tokens=256)
-    spec = TrialSpec(trial_id="t", workload=workload, platform=platform, knobs=Knobs(micro_batch=1))
-    good = judge(spec, tmp_path, ending())
-    bad = judge(spec, tmp_path, ending(returncodes={0: 0, 1: 3}))
+    good = judge(SPEC, tmp_path, ending())
+    bad = judge(SPEC, tmp_path, ending(returncodes={0: 0, 1: 3}))
     assert good.tokens_per_s == 512.0
     assert bad.status is Status.CRASH
     assert bad.tokens_per_s is None
     assert bad.window_times_s == []
     assert bad.peak_memory_device_bytes == 1000
+
+
+def test_a_failed_trial_keeps_what_its_ranks_could_still_write(tmp_path):
+    for number, peak in ((0, 700), (1, 900)):
+        told = {
+            "rank": number,
+            "status": "oom",
+            "exception": "MemoryError",
+            "message": "",
+            "host": f"h{number}",
+        }
+        write_json(
+            tmp_path / f"rank-{number}.json",
+            told
+            | {
+                "peak_memory_device_bytes": peak,
+                "peak_memory_reserved_bytes": None,
+                "software": {"torch": "2"},
+            },
+        )
+    trial = judge(SPEC, tmp_path, ending(returncodes={0: 1, 1: 1}))
+    assert trial.status is Status.OOM
+    assert trial.hosts == ["h0", "h1"]
+    assert trial.peak_memory_device_bytes == 900
+    assert trial.peak_memory_reserved_bytes is None
+    assert trial.software == {"torch": "2"}
 
 
 def test_a_json_file_that_was_cut_off_reads_as_absent(tmp_path):

@@ -12,8 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pretune.collector.evidence import write_json
 from pretune.collector.launchers import launcher_for
 from pretune.collector.launchers.hosts import Host, HostsLauncher, LocalLauncher
+from pretune.datasets import Accelerator, Knobs, ModelSpec, Platform, Status, TrialSpec, Workload
 from pretune.errors import InputError, LaunchError
 
 PROGRAM = "programs.sleeper"
@@ -112,6 +114,26 @@ def test_an_agent_that_ends_at_once_is_an_error_that_names_its_log(tmp_path):
     launcher = HostsLauncher([Host(prefix=("false",))], tmp_path)
     with pytest.raises(LaunchError, match=r"ended with code 1; see .*agent-0\.log"):
         launcher.run("x", PROGRAM)
+
+
+def test_what_was_measured_before_its_session_was_killed_is_not_run_again(tmp_path):
+    launcher = HostsLauncher([Host(ranks=2)], tmp_path, warm=True)
+    model = ModelSpec(name="m", layers=1, hidden_size=8, heads=1, vocabulary=16)
+    spec = TrialSpec(
+        trial_id="t",
+        workload=Workload(model=model, sequence_length=8, global_batch_tokens=256),
+        platform=Platform(name="p", accelerator=Accelerator(name="cpu"), devices_per_node=2, backend="gloo"),
+        knobs=Knobs(micro_batch=1),
+    )
+    folder = tmp_path / "t"
+    folder.mkdir()
+    write_json(folder / "spec.json", spec.model_dump(mode="json"))
+    assert launcher.recover(spec) is None  # begun, but nothing says how it ended
+    write_json(folder / "result.json", {"window_times_s": [0.5], "tokens_per_s": 512.0})
+    trial = launcher.recover(spec)
+    assert (trial.status, trial.tokens_per_s, trial.warm) == (Status.OK, 512.0, True)
+    write_json(folder / "rank-1.json", {"rank": 1, "status": "crash", "exception": "OSError", "message": "x"})
+    assert launcher.recover(spec).status is Status.CRASH  # it broke after it had measured
 
 
 @pytest.mark.parametrize(

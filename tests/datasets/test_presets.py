@@ -47,7 +47,10 @@ def test_figures_that_are_known_by_heart() -> None:
     assert h100.devices_per_node == 8
 
 
-@pytest.mark.parametrize("spelling", ["h100-sxm-80gb", "H100 SXM 80GB", "h100_sxm"])
+@pytest.mark.parametrize(
+    "spelling",
+    ["h100-sxm-80gb", "H100 SXM 80GB", "h100_sxm", "NVIDIA H100 80GB HBM3"],
+)
 def test_names_are_found_however_they_are_spelled(spelling: str) -> None:
     assert presets.accelerator(spelling).accelerator.name == "h100-sxm-80gb"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,14 @@ def test_an_empty_store_is_an_empty_frame_with_typed_columns(tmp_path: Path) -> 
 
 
 def test_the_shipped_history_is_clean() -> None:
+    """At least five platforms of 60 trials, two models, and failures, as measured."""
+    trials = list(shipped_history().trials())
+    platforms = Counter(trial.platform.name for trial in trials)
     assert shipped_history().validate() == []
+    assert len(platforms) >= 5
+    assert min(platforms.values()) >= 60
+    assert len({trial.workload.model.name for trial in trials}) >= 2
+    assert any(trial.status is Status.OOM for trial in trials)
 
 
 # -- what is no trial ---------------------------------------------------------------

@@ -69,6 +69,15 @@ def test_cross_validation_reports_each_trial_once() -> None:
         cross_validate(BoostedTrees, table.head(1))
 
 
+def test_a_fold_in_which_nothing_ran_is_learned_from_and_not_scored() -> None:
+    table = trials("capped", 80)
+    ran, failed = (table.filter(pl.col("status") == status) for status in ("ok", "oom"))
+    few = pl.concat([ran.head(4), failed.head(1)])
+    assert len(few) == 5
+    _, rows = cross_validate(BoostedTrees, few)
+    assert sorted(rows["trial_id"]) == sorted(few["trial_id"].head(4))
+
+
 def test_chance_to_run_tells_what_fits() -> None:
     table = trials("capped", seed=1)
     fitted = BoostedTrees().fit(table[:120])
@@ -166,6 +175,28 @@ def test_a_booster_of_another_fit_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b" / "trees.ubj").replace(tmp_path / "a" / "trees.ubj")
     with pytest.raises(InputError, match="fit it again"):
         BoostedTrees.load(tmp_path / "a")
+
+
+def test_features_of_another_pretune_are_refused(tmp_path: Path) -> None:
+    BoostedTrees().fit(trials("slow", 60)).save(tmp_path)
+    sheet = json.loads((tmp_path / "surrogate.json").read_text())
+    sheet["encoder"]["names"].append("physics.of_tomorrow")
+    (tmp_path / "surrogate.json").write_text(json.dumps(sheet))
+    with pytest.raises(InputError, match="features are not those of this pretune"):
+        BoostedTrees.load(tmp_path)
+
+
+def test_what_is_saved_is_plain_json(tmp_path: Path) -> None:
+    nan = pl.lit(float("nan")).alias("intra_node.latency_s")
+    fitted = BoostedTrees().fit(trials("slow", 60).with_columns(nan))
+    fitted.save(tmp_path)
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    json.loads((tmp_path / "surrogate.json").read_text(), parse_constant=refuse)
+    again = BoostedTrees.load(tmp_path).predict(candidates("slow"))
+    assert again.log_mean == pytest.approx(fitted.predict(candidates("slow")).log_mean, rel=1e-5)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ TARGETS = ["slow", "half", "capped"]
 
 
 def found(target: str, known: pl.DataFrame, budget: int, baseline: NoPhysics | None = None) -> np.ndarray:
-    """(budget,) the best so far over the platform's best, trials chosen by the surrogate alone: the upper
-    end of the interval times the chance to run."""
+    """(budget,) the best so far over the platform's best, trials chosen by the surrogate alone: half-way up
+    the interval (the mean for the first trial) times the chance to run."""
     table = trials(target)
     rows = table.drop("status", "tokens_per_s_per_device", "trial_id")
     speed = table["tokens_per_s_per_device"].fill_null(0).to_numpy()
@@ -168,7 +168,8 @@ def test_telling_a_trial_does_not_learn_the_sources_again() -> None:
     known = history("slow")
     surrogate = TransferSurrogate("slow").fit(known)
     learned = surrogate.sources_
-    again = surrogate.fit(pl.concat([known, trials("slow", 2)], how="diagonal"))
+    told = trials("slow", 2).with_columns(pl.lit(7.0).alias("counter.that_no_source_has"))
+    again = surrogate.fit(pl.concat([known, told], how="diagonal"))
     assert again.sources_ is learned
     fresh = TransferSurrogate("slow").fit(pl.concat([known, trials("slow", 2)], how="diagonal"))
     assert np.array_equal(

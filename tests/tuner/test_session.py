@@ -109,6 +109,13 @@ def test_a_larger_budget_goes_on(run):
     assert len(six) == 6
 
 
+def test_a_new_winner_is_compared_with_its_own_trials(run):
+    first = run(budget={"trials": 1}).comparison.best.knobs
+    found = run(budget={"trials": 20}).comparison.best
+    assert found.knobs != first
+    assert all(trial.knobs == found.knobs for trial in found.trials)
+
+
 def test_another_job_in_the_same_folder_is_refused(run):
     run()
     with pytest.raises(InputError, match=r"job_digest: .*another folder with --out"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ class Runs:
         self.table, self.names = table, []
 
     def __call__(self, suffix, _purpose, knobs):
-        self.names.append(suffix)
+        self.names.append(re.sub(r"^(v\d+)-[0-9a-f]{4}-", r"\1-", suffix))
         return self.table[frozenset(knobs.settings().items())]
 
 

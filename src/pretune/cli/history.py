@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -64,11 +63,10 @@ def validate(folder: Folder = "shipped", as_json: Json = False) -> None:
 
 def open_store(folder: str) -> TrialStore:
     """The store; raises :class:`InputError` when the folder holds no trials."""
-    from pretune.datasets.store import TrialStore
+    from pretune.datasets import TrialStore, shipped_history
     from pretune.errors import InputError
-    from pretune.tuner.job import shipped_history
 
-    store = TrialStore(shipped_history() if folder == "shipped" else Path(folder))
+    store = shipped_history() if folder == "shipped" else TrialStore(folder)
     if not store.files():
         raise InputError(f"{folder}: holds no trials; name a folder with platform=*/*.parquet in it")
     return store

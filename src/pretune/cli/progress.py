@@ -20,6 +20,7 @@ from pretune.tuner.job import JobSpec
 from pretune.tuner.runner import Row, Watcher
 
 REFRESH_S = 1.0  # drawing costs CPU time, which on a CPU platform the trial needs
+SEARCHING = ("search", "history", "control")  # a row each; what is compared has one per configuration
 
 
 @contextmanager
@@ -90,7 +91,7 @@ class LiveWatcher(Watcher):
         self.live.console.print(text, highlight=False)
 
     def _rows(self, row: Row) -> list[Row]:
-        if row.spec.purpose == "search":
+        if row.spec.purpose in SEARCHING:
             return self.searched
         return self.compared.setdefault(row.spec.trial_id.rsplit("-", 1)[1], [])
 
@@ -102,7 +103,7 @@ class LiveWatcher(Watcher):
         self.live.update(Group(*parts), refresh=True)
 
     def _search_table(self) -> Table:
-        table = Table(title="search", title_justify="left", expand=False)
+        table = Table(title="trials", title_justify="left", expand=False)
         for name in ("#", "status"):
             table.add_column(name, no_wrap=True)
         for name in ("tokens/s/device", "predicted (90 %)"):

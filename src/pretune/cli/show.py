@@ -10,8 +10,11 @@ from rich.table import Table
 from pretune.tuner.answer import Answer
 
 
-def show_answer(answer: Answer) -> None:
-    """Winner and defaults beside each other, the ratios in words, and the files."""
+def show_answer(answer: Answer, page: str) -> None:
+    """Winner and defaults beside each other, the ratios in words, and the files.
+
+    ``page``: the command that opens the tracking page.
+    """
     console = Console()
     data = answer.asdict()
     measured = {role: data[role] for role in ("best", "default", "careful") if data[role]}
@@ -27,11 +30,14 @@ def show_answer(answer: Answer) -> None:
         console.print(table)
     for line in answer.sentences():
         console.print(line, highlight=False)
+    if data["careful"]:
+        cost = "finding that micro batch took {cost_trials} trials, {cost_s:.0f} s".format(**data["careful"])
+        console.print(cost, highlight=False)
     console.print(f"\ntrials: {data['store']} (Parquet)", highlight=False)
     for name, path in data["files"].items():
         console.print(f"{name}: {path}", highlight=False)
     if data["mlflow_run_id"]:
-        console.print(f"MLflow run {data['mlflow_run_id']}: pretune ui --out {answer.out}", highlight=False)
+        console.print(f"MLflow run {data['mlflow_run_id']}: {page}", highlight=False)
 
 
 def show_ranking(result: dict[str, Any], knobs: list[str]) -> None:
@@ -57,14 +63,15 @@ def show_ranking(result: dict[str, Any], knobs: list[str]) -> None:
 
 
 def show_rows(title: str, rows: list[dict[str, Any]]) -> None:
-    """Plain records as a table; columns that are empty or zero everywhere are left out."""
+    """Records as a table; columns that are empty, missing or zero everywhere are left out."""
     table = Table(title=title, title_justify="left")
-    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = [name for name in names if any(row.get(name) for row in rows)]
     for name in columns:
-        number = isinstance(rows[0][name], int | float)
+        number = any(isinstance(row.get(name), int | float) for row in rows)
         table.add_column(name, justify="right" if number else "left", no_wrap=not number, overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(row[name]) for name in columns))
+        table.add_row(*(_cell(row.get(name)) for name in columns))
     Console().print(table)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pretune.cli.options import Json, Tracking, only_json, print_json
+
+if TYPE_CHECKING:
+    from pretune.mlflow_config.base import Tracker
 
 
 def sync(
@@ -28,8 +31,20 @@ def sync(
     with only_json(as_json):
         store = TrialStore(session / "trials")
         runs = session / "runs"
-        told = send(store, state.id, tracker(tracking, session), lambda t: logged_files(runs / t.trial_id))
+        place = tracker(tracking, session)
+        told = send(store, state.id, place, lambda t: logged_files(runs / t.trial_id))
+        answered(place, session, state.id)
     if as_json:
         print_json({"session": state.id, "trials": told})
     else:
         print(f"{state.id}: {told} trials are in tracking")
+
+
+def answered(place: Tracker, session: Path, session_id: str) -> None:
+    """Close the session's run, where the session has come to its answer."""
+    from pretune.collector.evidence import read_json
+
+    closing = read_json(session / "tracked.json")
+    if closing:
+        files = [Path(path) for path in closing["files"]]
+        place.session_ended(session_id, closing["metrics"], files, closing["note"])

@@ -25,6 +25,7 @@ def tune(
     """Find the fastest configuration for JOB.yaml in real trials. Started again, it goes on."""
     from pretune.cli.progress import watcher
     from pretune.cli.show import show_answer
+    from pretune.cli.ui import page_command
     from pretune.mlflow_config import tracker
     from pretune.tuner.job import JobSpec
     from pretune.tuner.session import TuningSession
@@ -40,7 +41,7 @@ def tune(
     if as_json:
         print_json(answer.asdict())
     else:
-        show_answer(answer)
+        show_answer(answer, page_command(folder, tracking))
     if answer.comparison is None:
         raise typer.Exit(1)
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pretune.cli.options import Tracking
+from pretune.cli.options import Json, Tracking, print_json
 
 
 def ui(
     out: Annotated[Path | None, typer.Option(help="Session folder. Default: the newest under runs/.")] = None,
-    port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000,
+    port: Annotated[int, typer.Option(help="Port on this machine.", min=1, max=65535)] = 5000,
     tracking: Tracking = None,
+    as_json: Json = False,
 ) -> None:
     """Open the tracking page of a session in a browser (serves until Ctrl-C)."""
     from pretune.mlflow_config import ui_command
@@ -22,8 +24,25 @@ def ui(
 
     uri = tracking or (None if out else os.environ.get("MLFLOW_TRACKING_URI")) or sqlite_uri(out or _newest())
     command, environment = ui_command(uri, port)
-    print(f"http://127.0.0.1:{port}  (Ctrl-C ends it)", flush=True)
+    page = f"http://127.0.0.1:{port}"
+    if as_json:
+        print_json({"page": page, "tracking": uri})
+    else:
+        print(f"{page}  (Ctrl-C ends it)")
+    sys.stdout.flush()
+    if as_json:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the server says is no part of the object
     os.execvpe(command[0], command, environment)
+
+
+def page_command(out: Path, tracking: str | None) -> str:
+    """What opens the page of a session in ``out`` that was tracked where ``tracking`` says."""
+    import shlex
+
+    uri = tracking or os.environ.get("MLFLOW_TRACKING_URI")
+    if uri is None:
+        return f"pretune ui --out {shlex.quote(str(out))}"
+    return uri if uri.startswith("http") else f"pretune ui --tracking {shlex.quote(uri)}"
 
 
 def _newest() -> Path:

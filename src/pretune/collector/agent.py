@@ -4,11 +4,12 @@ The launcher holds the agent's standard input. Each line in is a JSON command, e
 out a JSON event. When the input ends, because the launcher's process is gone in whatever
 way, the agent kills every rank and exits: no trial outlives its session, also over ssh.
 
-    in   {"run": id, "module": m, "folder": f, "ranks": n, "env": {...}}   start n ranks of m.run(f)
+    in   {"run": id, "module": m, "folder": f, "ranks": n, "env": {...}, "cold": c}
+                                                                           start n ranks of m.run(f)
          {"kill": id}                                                      end them all
          {"port": true}                                                    a free TCP port of this host
     out  {"ready": seconds}                                                imported, ops built
-         {"ended": id, "returncodes": {"rank": code}, "oom_kills": k}
+         {"ended": id, "returncodes": {"rank": code}, "oom_kills": k, "killed": [rank]}
          {"port": number}
 
 A *cold* agent starts every trial through torchrun's own library call. A *warm* one has
@@ -33,7 +34,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pretune.collector.process import CGROUPS, die_with_parent, oom_kills
+from pretune.collector.evidence import read_json
+from pretune.collector.process import CGROUPS, be_first_to_go, die_with_parent, oom_kills
 
 _GRACE_S = 3.0  # after one rank failed, the others may write what they know
 
@@ -45,6 +47,7 @@ class Run:
     command: dict[str, Any]
     processes: dict[int, int]  # global rank -> pid
     returncodes: dict[int, int] = field(default_factory=dict)
+    killed: list[int] = field(default_factory=list)  # ranks that ran when we killed
     failed_at: float | None = None
     oom_kills_before: int = 0
 
@@ -58,6 +61,7 @@ class Agent:
     def __init__(self, warm: bool) -> None:
         self.warm = warm
         self.runs: dict[str, Run] = {}
+        self.torchruns: dict[int, subprocess.Popen[bytes]] = {}
         self.events = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)  # whatever a library prints must not look like an event
 
@@ -93,8 +97,9 @@ class Agent:
             self.say(port=free_port())
 
     def start(self, command: dict[str, Any]) -> None:
+        clear_stale_locks()
         run = Run(command, {}, oom_kills_before=_oom_kills(command))
-        start = self._fork if self.warm else self._torchrun
+        start = self._torchrun if command.get("cold", not self.warm) else self._fork
         run.processes = start(command)
         self.runs[command["run"]] = run
 
@@ -117,6 +122,7 @@ class Agent:
         code = 1
         try:
             die_with_parent(parent)
+            be_first_to_go()
             os.setsid()
             log = Path(command["folder"]) / f"rank-{environment['RANK']}.log"
             out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -144,22 +150,32 @@ class Agent:
                 env={**os.environ, **command["env"]},
                 start_new_session=True,
             )
+        self.torchruns[process.pid] = process  # dropped, it could be reaped behind our back
         return {-1: process.pid}
 
     def reap(self) -> None:
         """Collect the ranks that ended; report a run when its last one did."""
         for run_id, run in list(self.runs.items()):
             for rank, pid in list(run.processes.items()):
-                ended, status = os.waitpid(pid, os.WNOHANG)
-                if ended:
+                code = self._exit_code(pid)
+                if code is not None:
                     del run.processes[rank]
-                    self._ended(run, rank, os.waitstatus_to_exitcode(status))
+                    self._ended(run, rank, code)
             if run.failed_at and time.monotonic() - run.failed_at > _GRACE_S:
                 self._kill_processes(run)
             if not run.processes:
                 del self.runs[run_id]
                 kills = _oom_kills(run.command) - run.oom_kills_before
-                self.say(ended=run_id, returncodes=run.returncodes, oom_kills=kills)
+                self.say(ended=run_id, returncodes=run.returncodes, oom_kills=kills, killed=run.killed)
+
+    def _exit_code(self, pid: int) -> int | None:
+        if pid in self.torchruns:
+            code = self.torchruns[pid].poll()
+            if code is not None:
+                del self.torchruns[pid]
+            return code
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if ended else None
 
     def _ended(self, run: Run, rank: int, code: int) -> None:
         if rank >= 0:
@@ -179,7 +195,9 @@ class Agent:
             time.sleep(0.01)
 
     def _kill_processes(self, run: Run) -> None:
-        for pid in run.processes.values():
+        for rank, pid in run.processes.items():
+            if rank >= 0 and rank not in run.killed:
+                run.killed.append(rank)
             kill_tree(pid)
 
 
@@ -197,6 +215,8 @@ def prepare(warm: bool) -> None:
             with contextlib.suppress(ModuleNotFoundError):  # plain torch trials need no DeepSpeed
                 importlib.import_module(module)
         importlib.import_module("pretune.collector.training")
+        if os.environ.get("DS_ACCELERATOR") == "cpu":
+            load_deepspeed_op()  # forks find it loaded, and take no lock
 
 
 def build_deepspeed_op() -> None:
@@ -210,21 +230,41 @@ def build_deepspeed_op() -> None:
         stamp = cache / f"deepspeed-op.{_deepspeed_version()}.built"
         if not stamp.exists():
             code = "from pretune.collector.agent import load_deepspeed_op; load_deepspeed_op()"
-            subprocess.run([sys.executable, "-c", code], check=False, stdin=subprocess.DEVNULL)
+            built = subprocess.run([sys.executable, "-c", code], check=False, stdin=subprocess.DEVNULL)
+            if built.returncode:
+                sys.exit(
+                    "DeepSpeed's extension cannot be built: install g++ and Python's headers (python3-dev)"
+                )
             stamp.touch()
 
 
 def load_deepspeed_op() -> None:
-    """Load (and, the first time, compile) the op, after removing a lock that nobody holds."""
-    from deepspeed.accelerator import get_accelerator
-    from torch.utils import cpp_extension
-
+    """Load (and, the first time, compile) the op that DeepSpeed loads in every CPU rank."""
+    try:
+        from deepspeed.accelerator import get_accelerator
+    except ModuleNotFoundError:  # plain torch trials need no DeepSpeed
+        return
+    clear_stale_locks()
     builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
     if builder is None or not builder.is_compatible(verbose=False):
         return
-    folder = Path(cpp_extension._get_build_directory(builder.name, verbose=False))
-    (folder / "lock").unlink(missing_ok=True)
     builder.load(verbose=False)
+
+
+def clear_stale_locks() -> None:
+    """Remove torch's locks on extensions that no process has open: whoever made them was killed."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torch_extensions"
+    for lock in Path(os.environ.get("TORCH_EXTENSIONS_DIR", cache)).rglob("lock"):
+        if not _is_open(lock):
+            lock.unlink(missing_ok=True)
+
+
+def _is_open(path: Path) -> bool:
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(descriptor) == str(path):
+                return True
+    return False
 
 
 def _deepspeed_version() -> str:
@@ -249,15 +289,15 @@ def _oom_kills(command: dict[str, Any]) -> int:
 
 def _torchrun_returncodes(command: dict[str, Any], code: int) -> dict[int, int]:
     node = int(command["env"]["GROUP_RANK"])
-    path = Path(command["folder"]) / f"node-{node}.json"
-    if path.exists():
-        return {int(rank): value for rank, value in json.loads(path.read_text()).items()}
+    found = read_json(Path(command["folder"]) / f"node-{node}.json")
+    if found:
+        return {int(rank): value for rank, value in found.items()}
     first = node * command["ranks"]
     return dict.fromkeys(range(first, first + command["ranks"]), code)
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL a process and all that descend from it, children that appear meanwhile included."""
+    """SIGKILL a process and all that descend from it; a child that this misses dies with its parent."""
     import psutil
 
     try:

@@ -57,7 +57,7 @@ def _cpu(ranks: int, fingerprint: Fingerprint) -> Accelerator:
     name = _cpu_name()
     cores = max(len(os.sched_getaffinity(0)) // ranks, 1)
     return Accelerator(
-        name=_slug(f"cpu-{name}-{cores}core"),
+        name=_slug(f"{name}-{cores}core"),
         peak_flops_per_s=PeakFlops(
             fp32=fingerprint.matmul_fp32_flops_per_s, bf16=fingerprint.matmul_bf16_flops_per_s
         ),

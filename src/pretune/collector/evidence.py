@@ -21,6 +21,8 @@ from typing import Any
 
 from pretune.datasets.trial import Status, Trial, TrialSpec
 
+_MEMORY = tuple(f"peak_memory_{kind}_bytes" for kind in ("allocated", "reserved", "device"))
+_KEPT = ("hosts", "software", "missing", "startup_s", "loss_first", "loss_last", *_MEMORY)
 # a rank that lost its peer crashes too: what explains more comes first
 _TELLING = [Status.OOM, Status.DIVERGED, Status.INVALID, Status.CRASH]
 
@@ -34,6 +36,7 @@ class Ending:
     returncodes: dict[int, int] = field(default_factory=dict)
     oom_kills: int = 0
     killed_because: str | None = None
+    killed_ranks: list[int] = field(default_factory=list)
     warm: bool | None = None
 
     def save(self, folder: Path) -> None:
@@ -52,8 +55,7 @@ def judge(spec: TrialSpec, folder: Path, ending: Ending) -> Trial:
     """The trial record, with status and cause found from the evidence in ``folder``."""
     status, cause = status_of(folder, ending)
     result = read_json(folder / "result.json") or {}
-    memory = {key: value for key, value in result.items() if key.startswith("peak_memory")}
-    measured = result if status is Status.OK else {**_without_throughput(result), **memory}
+    measured = result if status is Status.OK else _of_failure(_ranks(folder), result)
     return Trial.model_validate(
         {
             **spec.model_dump(),
@@ -67,19 +69,29 @@ def judge(spec: TrialSpec, folder: Path, ending: Ending) -> Trial:
     )
 
 
-def _without_throughput(result: dict[str, Any]) -> dict[str, Any]:
-    kept = ("hosts", "software", "missing", "startup_s", "loss_first", "loss_last")
-    return {key: result[key] for key in kept if key in result}
+def _of_failure(ranks: list[dict[str, Any]], result: dict[str, Any]) -> dict[str, Any]:
+    """What is known of a trial without a throughput, from the ranks that could still write."""
+    memory = {
+        name: max(known) for name in _MEMORY if (known := [r[name] for r in ranks if r.get(name) is not None])
+    }
+    hosts = [rank["host"] for rank in ranks if "host" in rank]
+    software = next((rank["software"] for rank in ranks if rank.get("software")), {})
+    kept = {name: result[name] for name in _KEPT if name in result}
+    return {"hosts": hosts, "software": software, **memory, **kept}
+
+
+def _ranks(folder: Path) -> list[dict[str, Any]]:
+    return [found for path in sorted(folder.glob("rank-*.json")) if (found := read_json(path))]
 
 
 def status_of(folder: Path, ending: Ending) -> tuple[Status, str | None]:
     """The status of an ended trial and its cause in words (None for ``ok``)."""
-    ranks = [found for path in sorted(folder.glob("rank-*.json")) if (found := read_json(path))]
-    failed = [rank for rank in ranks if rank.get("status", "ok") != "ok"]
+    failed = [rank for rank in _ranks(folder) if rank.get("status", "ok") != "ok"]
     failed.sort(key=lambda rank: (_TELLING.index(Status(rank["status"])), rank.get("time", 0.0)))
     if failed and failed[0]["status"] == "oom":
         return Status.OOM, _exception(failed[0])
-    killed = [rank for rank, code in ending.returncodes.items() if code == -signal.SIGKILL]
+    killed = {rank for rank, code in ending.returncodes.items() if code == -signal.SIGKILL}
+    killed -= set(ending.killed_ranks)  # by us, after another rank had failed
     if killed and ending.oom_kills and not ending.killed_because:
         return (
             Status.OOM,
@@ -91,9 +103,9 @@ def status_of(folder: Path, ending: Ending) -> tuple[Status, str | None]:
         return Status.TIMEOUT, ending.killed_because
     if failed:
         return Status.CRASH, _exception(failed[0])
-    bad = {rank: code for rank, code in sorted(ending.returncodes.items()) if code}
+    bad = [(rank in ending.killed_ranks, rank, code) for rank, code in ending.returncodes.items() if code]
     if bad:
-        rank, code = next(iter(bad.items()))
+        _, rank, code = min(bad)
         return Status.CRASH, f"rank {rank} {_how(code)}"
     if read_json(folder / "result.json") is None:
         return Status.CRASH, "every rank exited with code 0, yet none measured anything"
@@ -115,13 +127,17 @@ def _how(code: int) -> str:
     return f"was killed by {name}"
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Replace ``path`` by ``data`` as a whole: a reader sees the old file or the new one."""
+def write_json(path: Path, data: Any, durable: bool = True) -> None:
+    """Replace ``path`` by ``data`` as a whole: a reader sees the old file or the new one.
+
+    ``durable``: on disk on return. Progress needs no such promise, nor its cost in a measured window.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(data, file)
-        file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     os.replace(temporary, path)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+PARENT = "PRETUNE_RANK_PARENT"  # the process that a cold rank must not outlive
 CGROUPS = "PRETUNE_RANK_CGROUPS"  # colon-separated control-group folders, {local_rank} filled in
 
 
@@ -19,6 +21,12 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def be_first_to_go() -> None:
+    """When memory runs out, the kernel is to kill this rank, not the session or somebody's editor."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def enter_control_groups() -> list[Path]:

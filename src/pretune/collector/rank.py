@@ -5,16 +5,27 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from pathlib import Path
 
-from pretune.collector.process import die_with_parent
+from pretune.collector.process import PARENT, be_first_to_go, die_with_parent
 
 
-def main() -> int:
-    die_with_parent(os.getppid())
+def main() -> None:
+    """Never returns: destructors of a broken process group may wait for ranks that are gone."""
+    die_with_parent(int(os.environ[PARENT]))
+    be_first_to_go()
     module, folder = sys.argv[1:]
-    return int(importlib.import_module(module).run(Path(folder)))
+    code = 1
+    try:
+        code = int(importlib.import_module(module).run(Path(folder)))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

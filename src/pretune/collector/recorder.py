@@ -19,6 +19,7 @@ from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform
 from pretune.datasets.trial import Measure, Status, Trial, TrialSpec
 from pretune.datasets.workload import Workload
+from pretune.errors import InputError
 
 if TYPE_CHECKING:
     from pretune.datasets.store import TrialStore
@@ -69,7 +70,13 @@ class TrialRecorder:
 
     def __enter__(self) -> Self:
         self._entered_s = time.perf_counter()
-        self._meter = Meter(self.spec.measure, Ranks())
+        ranks, devices = Ranks(), self.spec.platform.devices
+        if ranks.size != devices:
+            raise InputError(
+                f"recorder: {ranks.size} ranks are joined, but the platform has {devices} devices; "
+                "enter it on every rank, after torch.distributed is set up"
+            )
+        self._meter = Meter(self.spec.measure, ranks)
         return self
 
     def batches(self, source: Iterable[Batch]) -> Iterator[Batch]:
@@ -113,4 +120,8 @@ class TrialRecorder:
             **measured,
         )
         store = self.store if isinstance(self.store, TrialStore) else TrialStore(self.store)
+        if any(path.stem == self.trial.trial_id for path in store.files()):
+            warnings.warn(
+                f"trial_id {self.trial.trial_id} is already in {store.root}; nothing is added", stacklevel=3
+            )
         store.append(self.trial)

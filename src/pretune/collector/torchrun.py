@@ -7,19 +7,21 @@ answer, so that nothing has to be read out of a log.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from pretune.collector.process import die_with_parent
+from pretune.collector.evidence import write_json
+from pretune.collector.process import PARENT, die_with_parent
 
 
 def main() -> int:
     command, parent = json.loads(sys.argv[1]), int(sys.argv[2])
     die_with_parent(parent)
+    os.environ[PARENT] = str(os.getpid())
     returncodes = launch(command)
-    evidence = Path(command["folder"]) / f"node-{command['env']['GROUP_RANK']}.json"
-    evidence.write_text(json.dumps(returncodes))
+    write_json(Path(command["folder"]) / f"node-{command['env']['GROUP_RANK']}.json", returncodes)
     return 1 if any(returncodes.values()) else 0
 
 

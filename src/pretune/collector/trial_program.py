@@ -9,6 +9,7 @@ FOLDER holds ``spec.json``, a TrialSpec. The ranks write there, each file whole 
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -18,17 +19,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretune.collector.evidence import write_json
 from pretune.collector.process import die_with_parent, enter_control_groups
 
 if TYPE_CHECKING:
     from pretune.collector.device import PeakMemory
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Replace the file as a whole, so that a reader never sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(value), encoding="utf-8")
-    os.replace(temporary, path)
 
 
 class Evidence:
@@ -42,7 +37,7 @@ class Evidence:
     def progress(self, phase: str, windows: int = 0) -> None:
         if self.rank == 0:
             record = {"phase": phase, "windows": windows, "time": time.time()}
-            write_json(self.folder / "progress.json", record)
+            write_json(self.folder / "progress.json", record, durable=False)
 
     def result(self, fields: dict[str, Any]) -> None:
         if self.rank == 0:
@@ -50,11 +45,14 @@ class Evidence:
 
     def ended(self, error: BaseException | None) -> None:
         from pretune.collector.outcome import describe
+        from pretune.collector.software import versions
 
         how = {"ended": "exception", **describe(error)} if error else {"ended": "ok", "status": "ok"}
         record = {"rank": self.rank, "host": socket.gethostname(), "pid": os.getpid(), "time": time.time()}
         memory = self.memory.read() if self.memory else {}
-        write_json(self.folder / f"rank-{self.rank}.json", record | how | memory)
+        write_json(
+            self.folder / f"rank-{self.rank}.json", {**record, "software": versions(), **how, **memory}
+        )
 
 
 def run(folder: Path) -> int:
@@ -91,6 +89,8 @@ def _train(folder: Path, evidence: Evidence) -> None:
     from pretune.collector.software import versions
 
     training.load(spec.framework)
+    gc.collect()
+    gc.freeze()  # a collection would copy the libraries' pages into a fork, and count them as training's
     evidence.memory = PeakMemory(baseline=True)
     enter_control_groups()
     spec = training.resolve(spec)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform
@@ -35,6 +35,14 @@ class Measure(Spec):
     max_seconds: PositiveFloat = 6.0
     timeout_s: PositiveFloat = 300.0
 
+    @model_validator(mode="after")
+    def _least_before_most(self) -> Self:
+        for kind in ("warmup_windows", "windows"):
+            least, most = getattr(self, f"min_{kind}"), getattr(self, f"max_{kind}")
+            if least > most:
+                raise ValueError(f"min_{kind} {least} exceeds max_{kind} {most}; lower it or raise the other")
+        return self
+
 
 class TrialSpec(Spec):
     """One trial to be run: the immutable sheet that every rank reads."""
@@ -46,7 +54,7 @@ class TrialSpec(Spec):
     platform: Platform
     framework: str = "deepspeed"
     knobs: Knobs
-    seed: int = 0
+    seed: NonNegativeInt = 0
     measure: Measure = Measure()
 
 
@@ -57,7 +65,7 @@ class Trial(TrialSpec):
     the end of the last warm-up window to the end of the last window; its standard error
     comes from batch means over ``window_times_s``. Memory is the largest rank's.
     ``warm`` says that the ranks were forked from a process that had its libraries imported.
-    Open fields: ``counters`` (name -> reading over the measured windows), ``missing``
+    Open fields: ``counters`` (name -> rank 0's reading over the measured windows), ``missing``
     (counter provider -> why it gave nothing), ``software`` (component -> version).
     """
 

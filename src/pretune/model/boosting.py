@@ -84,7 +84,8 @@ class ResidualTrees:
     def out_of_fold(
         self, x: Array, residual: Array, points: Array, groups: NDArray[np.int64], folds: int
     ) -> tuple[Array, Array]:
-        """(n,) each row's error by trees that saw no row of its group, (n,) its distance from what they saw.
+        """(n,) each row's error by a level and trees that saw no row of its group, (n,) its distance from
+        what they saw.
 
         NaN where there are too few groups to hold one out.
         """
@@ -94,9 +95,9 @@ class ResidualTrees:
         if folds < 2 or len(residual) < MIN_ROWS:
             return error, away
         fold = np.random.default_rng(self.seed).permutation(count)[groups] % folds
-        y = residual - self.level_
         for k in range(folds):
             test, train = fold == k, fold != k
+            y = residual - self._level(residual[train])
             error[test] = y[test] - apply(self._train(x[train], y[train]), x[test])
             away[test] = nearest(points[train], points[test])
         return error, away

@@ -9,7 +9,7 @@ import polars as pl
 
 from pretune.errors import InputError
 from pretune.model.base import Array, Surrogate
-from pretune.model.columns import configurations, numbers, ran, words
+from pretune.model.columns import configurations, numbers, ran, text
 
 
 def cross_validate(
@@ -48,9 +48,9 @@ def predictions(fitted: Surrogate, frame: pl.DataFrame) -> pl.DataFrame:
     said = fitted.predict(test)
     return pl.DataFrame(
         {
-            "trial_id": words(test, "trial_id"),
-            "platform": words(test, "platform.name"),
-            "model": words(test, "model.name"),
+            "trial_id": text(test, "trial_id"),
+            "platform": text(test, "platform.name"),
+            "model": text(test, "model.name"),
             "measured": numbers(test, "tokens_per_s_per_device"),
             "predicted": said.mean,
             "low": said.low,

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from pretune.errors import InputError
 from pretune.model.base import Array, Baseline
 from pretune.model.columns import KNOWN_BEFORE, numbers, text, words
 
@@ -107,10 +108,13 @@ class Encoder:
 
     @classmethod
     def restore(cls, state: dict[str, Any], baseline: Baseline) -> Self:
+        """Raises :class:`InputError` when this pretune would make other columns of the same state."""
         encoder = cls(baseline)
         encoder.ranges_ = {name: (low, high) for name, (low, high) in state["ranges"].items()}
         encoder.words_ = state["words"]
-        return encoder._named()
+        if encoder._named().names_ != state["names"]:
+            raise InputError("saved surrogate: its features are not those of this pretune; fit it again")
+        return encoder
 
 
 def _note(reasons: NDArray[np.object_], rows: NDArray[np.bool_], reason: str) -> None:

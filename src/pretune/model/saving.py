@@ -21,9 +21,12 @@ TOLERANCE = 1e-4  # boosters sum 32-bit floats, whose order may differ between m
 
 
 def known_columns(frame: pl.DataFrame, *more: str) -> list[dict[str, Any]]:
-    """The rows as dicts of what is known before a trial, and the columns ``more`` where they exist."""
+    """The rows as dicts of what is known before a trial, and the columns ``more`` where they exist.
+
+    NaN, which JSON has no word for, becomes null: every reader takes both for unknown.
+    """
     names = [name for name in frame.columns if KNOWN_BEFORE.match(name) or name in more]
-    return frame.select(names).to_dicts()
+    return frame.select(names).fill_nan(None).to_dicts()
 
 
 def rows_frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
@@ -50,8 +53,8 @@ def read_sheet(kind: str, folder: Path) -> dict[str, Any]:
     """Raises :class:`InputError` when the folder holds no sheet of this kind and format."""
     path = folder / SHEET
     try:
-        sheet: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        sheet: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise InputError(f"{path}: is no saved surrogate ({error}); save it again") from None
     if sheet.get("format") != FORMAT or sheet.get("kind") != kind:
         found = f"{sheet.get('kind')} of format {sheet.get('format')}"

@@ -28,10 +28,10 @@ PRIOR_ROWS = 5  # how many trials the prior is worth when the interval is set
 class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-learn has no types
     """XGBoost on log(measured / physical) over the trials of one platform, or of several alike.
 
-    The 90 % interval is cross-conformal (Barber et al. 2021, arXiv:1905.02928): the errors of
-    out-of-fold predictions, folds grouped by configuration, relative to the distance from
-    the rows learned from; pooled with a few draws of the prior, so that it is wide, not
-    absent, where trials are few.
+    The 90 % interval reaches as far as the conformal quantile of out-of-fold errors, folds grouped by
+    configuration, relative to the distance from the rows learned from; pooled with a few draws of the
+    prior, so that it is wide, not absent, where trials are few. It is centred on the fit of all rows: the
+    cross-validated jackknife of Barber et al. 2021 (arXiv:1905.02928), not their jackknife+ with its bound.
     """
 
     def __init__(
@@ -184,6 +184,9 @@ def half_width(scores: Array, baseline: Baseline) -> float:
 
 
 def conformal_quantile(scores: Array) -> float:
-    """The ceil((n + 1) INTERVAL) smallest of n scores: covers that share of exchangeable new ones."""
+    """The ceil((n + 1) INTERVAL) smallest of n scores: covers that share of exchangeable new ones.
+
+    The largest where n < 9, which covers n / (n + 1) only.
+    """
     rank = int(np.ceil((len(scores) + 1) * INTERVAL))
     return float(np.sort(scores)[min(rank, len(scores)) - 1])

@@ -65,7 +65,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         if len(frame) and "platform.name" not in frame.columns:
             raise InputError("trials: column platform.name is missing; it tells the target from the sources")
         own = words(frame, "platform.name") == self.target
-        others = rows(frame, ~own)
+        others = _stated(rows(frame, ~own))
         baseline = TransformerPhysics() if self.baseline is None else self.baseline
         if not self._learned(others, baseline):
             self.baseline_ = baseline
@@ -207,6 +207,11 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         model.check_rows_ = rows_frame(sheet["check"]["rows"])
         verify(model, folder, sheet)
         return model
+
+
+def _stated(frame: pl.DataFrame) -> pl.DataFrame:
+    """Without the columns that are null in every row: a target's trial brings some that no source has."""
+    return frame.select(column for column in frame if column.null_count() < max(len(frame), 1))
 
 
 class _Game:

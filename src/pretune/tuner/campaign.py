@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.store import TrialStore
@@ -19,6 +20,10 @@ from pretune.tuner.job import JobSpec
 from pretune.tuner.runner import GuardedTracker, TrialRunner, Watcher
 from pretune.tuner.session import Opened, open_session
 from pretune.tuner.space import Candidates
+
+# follow from the micro batch: as coordinates of their own they would choose it twice
+DERIVED = ("knob.accumulation", "knob.dp")
+POINTS, MOST_POINTS = 64, 16_384
 
 
 @dataclass(frozen=True)
@@ -92,15 +97,15 @@ class Campaign:
         rows = spread_over(candidates, self.trials, self.job.seed)
         order = np.random.default_rng(self.job.seed).permutation(rows)
         control = self.job.default_knobs(platform)
-        turns: list[tuple[str, Knobs]] = []
+        turns: list[tuple[str, Any, Knobs]] = []
         for number, row in enumerate(order):
             if number % self.control_every == 0:
-                turns.append(("control", control))
-            turns.append(("history", candidates.knobs[row]))
-        turns.append(("control", control))
+                turns.append((f"c{number // self.control_every:03d}", "control", control))
+            turns.append((f"h{row:05d}", "history", candidates.knobs[row]))
+        turns.append(("c-last", "control", control))
         return [
             TrialSpec(
-                trial_id=f"{session_id}-{number:04d}",
+                trial_id=f"{session_id}-{suffix}",
                 session_id=session_id,
                 purpose=purpose,
                 workload=candidates.workload,
@@ -110,7 +115,7 @@ class Campaign:
                 seed=self.job.seed,
                 measure=self.job.measure,
             )
-            for number, (purpose, knobs) in enumerate(turns)
+            for suffix, purpose, knobs in turns
         ]
 
     def _answer(self, opened: Opened, trials: list[Trial]) -> CampaignAnswer:
@@ -132,39 +137,42 @@ def drift(trials: list[Trial]) -> Drift:
 
 
 def spread_over(candidates: Candidates, n: int, seed: int) -> list[int]:
-    """n different rows of ``candidates`` that fill the space evenly: Sobol points, each to its nearest row.
+    """n different rows of ``candidates`` that fill the space evenly, from a scrambled Sobol sequence.
 
-    Distance is over the knobs that vary: numbers by the rank of their value, scaled to 1,
-    anything else by whether it differs. Raises :class:`InputError` when there are fewer rows.
+    A point's coordinates choose one knob after the other, each among the values that are
+    still possible given the earlier ones. So a value that constraints bind to few
+    combinations (ZeRO-0 reads no bucket size) comes as often as the others. Fewer points
+    are the beginning of more. Raises :class:`InputError` when there are fewer rows.
     """
     from scipy.stats import qmc
 
     if n > len(candidates):
         raise InputError(f"campaign: {n} trials, but the space has {len(candidates)} configurations")
-    columns = [c for c in candidates.frame.columns if c.startswith("knob.")]
-    varying = candidates.frame.select(c for c in columns if candidates.frame[c].n_unique() > 1)
-    ranks = [_ranks(varying[column]) for column in varying.columns]
-    if not ranks:
+    columns = [c for c in candidates.frame.columns if c.startswith("knob.") and c not in DERIVED]
+    varying = [ranks for column in columns if (ranks := _ranks(candidates.frame[column])).any()]
+    if not varying:
         return list(range(n))
-    points = qmc.Sobol(len(ranks), seed=seed).random_base2(max(1, int(np.ceil(np.log2(n)))))[:n]
-    free, rows = np.ones(len(candidates), dtype=bool), []
-    for point in points:
-        gap = sum(_gap(values, categorical, u) for (values, categorical), u in zip(ranks, point, strict=True))
-        row = int(np.argmin(np.where(free, gap, np.inf)))
-        free[row] = False
-        rows.append(row)
-    return rows
+    sequence = qmc.Sobol(len(varying), seed=seed)
+    rows: dict[int, None] = {}  # in order
+    for _ in range(MOST_POINTS // POINTS):
+        for point in sequence.random(POINTS):
+            rows.setdefault(_chosen(varying, point))
+            if len(rows) == n:
+                return list(rows)
+    # what no point reached: the last rows of a space that is nearly exhausted
+    return [*rows, *(row for row in range(len(candidates)) if row not in rows)][:n]
 
 
-def _ranks(column: pl.Series) -> tuple[Any, bool]:
-    """(n,) rank of each value among the distinct ones, and whether ranks mean nothing but identity."""
-    values = column.unique().sort()
-    lookup = {value: rank for rank, value in enumerate(values)}
-    return np.array([lookup[value] for value in column]), not column.dtype.is_numeric()
+def _ranks(column: pl.Series) -> NDArray[np.int64]:
+    """(n,) rank of each value among the distinct ones; all 0 for a constant."""
+    order = {value: rank for rank, value in enumerate(column.unique().sort())}
+    return np.array([order[value] for value in column])
 
 
-def _gap(ranks: Any, categorical: bool, u: float) -> Any:
-    """(n,) distance of each row's rank to the value that the Sobol coordinate ``u`` in [0, 1) falls on."""
-    count = int(ranks.max()) + 1
-    wanted = min(int(u * count), count - 1)
-    return (ranks != wanted).astype(float) if categorical else np.abs(ranks - wanted) / max(count - 1, 1)
+def _chosen(varying: list[NDArray[np.int64]], point: NDArray[np.float64]) -> int:
+    """The row that the coordinates in [0, 1) lead to, one per varying knob."""
+    left = np.arange(len(varying[0]))
+    for ranks, u in zip(varying, point, strict=True):
+        possible = np.unique(ranks[left])
+        left = left[ranks[left] == possible[int(u * len(possible))]]
+    return int(left[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -17,7 +16,7 @@ from pretune.datasets.knobs import Knobs, KnobValue
 from pretune.datasets.platform import Platform
 from pretune.datasets.schema import to_table
 from pretune.datasets.spec import Spec, read_yaml
-from pretune.datasets.store import TrialStore
+from pretune.datasets.store import TrialStore, shipped_history
 from pretune.datasets.trial import Measure
 from pretune.datasets.workload import ModelSpec, Precision, Workload
 from pretune.errors import InputError
@@ -149,8 +148,7 @@ class JobSpec(Spec):
 
 def read_history(path: str | Path, exclude_platforms: Collection[str] = ()) -> pl.DataFrame:
     """The trials of a store's folder, or of the one that ships (``shipped``)."""
-    root = shipped_history() if str(path) == "shipped" else Path(path)
-    frame = TrialStore(root).frame()
+    frame = find_store(path).frame()
     if frame.is_empty():
         raise InputError(f"history {path}: holds no trials; name a folder with platform=*/*.parquet")
     known = frame["platform.name"].unique().sort().to_list()
@@ -160,9 +158,9 @@ def read_history(path: str | Path, exclude_platforms: Collection[str] = ()) -> p
     return frame.filter(~pl.col("platform.name").is_in(exclude_platforms))
 
 
-def shipped_history() -> Path:
-    """The folder of the history that comes with pretune."""
-    return Path(str(resources.files("pretune.datasets"))) / "history"
+def find_store(path: str | Path) -> TrialStore:
+    """The store in a folder, or the one that ships (``shipped``)."""
+    return shipped_history() if str(path) == "shipped" else TrialStore(path)
 
 
 def _model(value: Any, folder: Path, where: str) -> ModelSpec:
@@ -171,7 +169,7 @@ def _model(value: Any, folder: Path, where: str) -> ModelSpec:
 
         return model(value)
     if isinstance(value, dict) and set(value) == {"huggingface"}:
-        return ModelSpec.from_huggingface(folder / value["huggingface"])
+        return ModelSpec.from_huggingface(folder / str(value["huggingface"]))
     return ModelSpec.from_mapping(value, where)
 
 
@@ -193,7 +191,7 @@ def _history(value: Any, folder: Path, where: str) -> History:
 def _launcher(value: Any, folder: Path, where: str) -> Any:
     if not isinstance(value, dict):
         raise InputError(f"{where}: is no mapping; give one such as local: {{devices: 2}}")
-    return value | {"replay": str((folder / value["replay"]).resolve())} if "replay" in value else value
+    return value | {"replay": str((folder / str(value["replay"])).resolve())} if "replay" in value else value
 
 
 _LOADERS: dict[str, Callable[[Any, Path, str], Any]] = {

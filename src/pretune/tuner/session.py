@@ -25,6 +25,7 @@ from pretune.datasets.trial import Trial, TrialSpec
 from pretune.errors import InputError
 from pretune.mlflow_config.base import Tracker
 from pretune.tuner.answer import Answer
+from pretune.tuner.fitting import track_session_surrogate
 from pretune.tuner.job import JobSpec
 from pretune.tuner.runner import GuardedTracker, TrialRunner, Watcher
 from pretune.tuner.tuner import Predicted, Tuner
@@ -58,7 +59,10 @@ def open_session(job: JobSpec, out: Path, watcher: Watcher) -> Iterator[Opened]:
 
     Raises :class:`InputError` when ``out`` holds another job's, or another process runs it.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {out}: cannot be made ({error.strerror}); name another folder") from None
     with only_one(out), open_launcher(job, out / "runs") as launcher:
         path = out / "session.json"
         found = read_json(path)
@@ -118,9 +122,13 @@ class TuningSession:
             self._search(tuner)
             comparison = self._compare(tuner, default)
             self.watcher.expect(0)
+        if tuner.strategy.surrogate is not None and tuner.trials:
+            track_session_surrogate(
+                tuner.strategy.surrogate, tuner.trials, runs, self.out / "surrogate", self.tracker
+            )
         answer = Answer(self.job, self.state, self.out, tuner.trials, comparison, self.candidates.dropped)
         files = answer.write()
-        self.tracker.session_ended(self.state.id, answer.metrics(), files, answer.markdown())
+        self._end_tracking(answer, files)
         return answer
 
     def _begin_tracking(self) -> None:
@@ -131,11 +139,19 @@ class TuningSession:
             "strategy": self.job.strategy,
             "seed": self.job.seed,
             "candidates": len(self.candidates),
+            "history": self.job.history.path,
         }
         run_id = self.tracker.session_begun(self.state.id, self.job.name, params)
         if run_id and run_id != self.state.mlflow_run_id:
             self.state = self.state.model_copy(update={"mlflow_run_id": run_id})
             write_json(self.out / "session.json", self.state.model_dump(mode="json"))
+
+    def _end_tracking(self, answer: Answer, files: list[Path]) -> None:
+        metrics, note = answer.metrics(), answer.markdown()
+        # what `pretune sync` closes the run with, should the server be down now
+        closing = {"metrics": metrics, "files": [str(path) for path in files], "note": note}
+        write_json(self.out / "tracked.json", closing)
+        self.tracker.session_ended(self.state.id, metrics, files, note)
 
     # -- the two phases -----------------------------------------------------------
     def _search(self, tuner: Tuner) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -93,13 +95,20 @@ def compare(
     distinct: dict[Key, tuple[str, Measured]] = {}
     for role, knobs in roles.items():
         distinct.setdefault(key(knobs), (role, Measured(knobs)))
+    contest = _digest([measured.knobs for _, measured in distinct.values()])
     for number, turn in rounds(list(distinct.values()), pairs):
         for role, measured in turn:
-            trial = run(f"v{number:02d}-{role}", "verify", measured.knobs)
+            trial = run(f"v{number:02d}-{contest}-{role}", "verify", measured.knobs)
             if trial is not None:
                 measured.trials.append(trial)
     found = {role: distinct[key(knobs)][1] for role, knobs in roles.items()}
     return Comparison(found["winner"], found["default"], found.get("careful"), probes)
+
+
+def _digest(contestants: list[Knobs]) -> str:
+    """Names a comparison by who is compared: another winner, found with a larger budget, has other trials."""
+    settings = json.dumps([knobs.settings() for knobs in contestants], sort_keys=True)
+    return hashlib.sha256(settings.encode()).hexdigest()[:4]
 
 
 def rounds(entries: list[Any], count: int) -> Iterator[tuple[int, list[Any]]]:

@@ -23,6 +23,7 @@ from pretune.datasets.trial import Trial, TrialSpec
 from pretune.errors import InputError, LaunchError
 
 _READY_S = 300.0  # importing torch and DeepSpeed, and the first build of an op
+_KILL_S = 30.0  # what a host gets to say that the ranks which were killed are gone
 _PEER_GRACE_S = 5.0  # what the other hosts get after one host's ranks failed
 
 
@@ -50,7 +51,7 @@ class _Agent:
         self.ended: dict[str, dict[str, Any]] = {}
         self._events: Queue[dict[str, Any] | None] = Queue()
         command = [*host.prefix, host.python, "-m", "pretune.collector.agent", *(["--warm"] * warm)]
-        if host.prefix[:1] == ("ssh",):  # ssh hands on no environment
+        if host.prefix:  # ssh, sudo and srun hand on no environment
             settings = [f"{name}={value}" for name, value in environment.items()]
             command[len(host.prefix) : len(host.prefix)] = ["env", *settings]
         self._log = log.open("ab")
@@ -72,7 +73,10 @@ class _Agent:
     def _read(self) -> None:
         assert self._process.stdout
         for line in self._process.stdout:
-            self._events.put(json.loads(line))
+            with contextlib.suppress(ValueError):  # a login banner is no event
+                event = json.loads(line)
+                if isinstance(event, dict):
+                    self._events.put(event)
         self._events.put(None)
 
     def say(self, **command: Any) -> None:
@@ -169,6 +173,7 @@ class HostsLauncher(Launcher):
         (folder / "progress.json").unlink(missing_ok=True)
         if not (folder / "spec.json").exists():
             write_json(folder / "spec.json", spec.model_dump(mode="json"))
+        (folder / "spec.json").touch()  # when this run began, should recover have to know
         self._start(spec.trial_id, folder, "pretune.collector.trial_program", spec.knobs.environment())
         return Handle(spec, folder)
 
@@ -237,10 +242,13 @@ class HostsLauncher(Launcher):
             "LOCAL_WORLD_SIZE": str(ranks),
             "GROUP_WORLD_SIZE": str(len(self.hosts)),
         }
-        running = _Running(name, folder.resolve(), time.time(), time.monotonic())
+        # libraries read some variables when they are imported: a warm worker has done that
+        cold = bool(extra) or not self.warm
+        running = _Running(name, folder.resolve(), time.time(), time.monotonic(), warm=not cold)
         for index, agent in enumerate(self._agents):
             mine = {**shared, "GROUP_RANK": str(index)}
-            agent.say(run=name, module=module, folder=str(folder.resolve()), ranks=ranks, env=mine)
+            where = str(folder.resolve())
+            agent.say(run=name, module=module, folder=where, ranks=ranks, env=mine, cold=cold)
         self._running[name] = running
         return running
 
@@ -286,6 +294,11 @@ class HostsLauncher(Launcher):
                 running.lost_peer_at = running.lost_peer_at or time.monotonic()
                 if time.monotonic() - running.lost_peer_at > _PEER_GRACE_S:
                     self._kill(running)
+        elif time.monotonic() - running.killed_at > _KILL_S:
+            silent = [a.host.address for a, r in zip(self._agents, reports, strict=True) if not r]
+            raise LaunchError(
+                f"hosts {', '.join(silent)}: {running.name} could not be ended in {_KILL_S:g} s"
+            )
         return None
 
     def _merge(self, running: _Running, reports: list[Any]) -> Ending:
@@ -298,7 +311,8 @@ class HostsLauncher(Launcher):
             returncodes=codes,
             oom_kills=max(report["oom_kills"] for report in reports),
             killed_because=running.killed_because,
-            warm=self.warm,
+            killed_ranks=[rank for report in reports for rank in report["killed"]],
+            warm=running.warm,
         )
 
     def _kill(self, running: _Running) -> None:
@@ -320,8 +334,10 @@ class HostsLauncher(Launcher):
 class _Running:
     """A trial under way, as the launcher sees it."""
 
-    def __init__(self, name: str, folder: Path, began: float, began_monotonic: float) -> None:
-        self.name, self.folder = name, folder
+    def __init__(self, name: str, folder: Path, began: float, began_monotonic: float, warm: bool) -> None:
+        self.name, self.folder, self.warm = name, folder, warm
+        self.said: dict[str, Any] = {}
+        self.heard_s = 0.0  # when it last said something new, by this host's clock
         self.began, self.began_monotonic = began, began_monotonic
         self.killed_at: float | None = None
         self.killed_because: str | None = None
@@ -329,12 +345,13 @@ class _Running:
 
     def overdue(self, elapsed_s: float, timeout_s: float, stall_s: float) -> str | None:
         """Why the trial is to be killed now; None when it may go on."""
-        progress = self.folder / "progress.json"
-        said = read_json(progress) or {}
+        said = read_json(self.folder / "progress.json") or {}
+        if said != self.said:
+            self.said, self.heard_s = said, elapsed_s
         where = f"phase {said.get('phase', 'start')}, window {said.get('windows', 0)}"
         if elapsed_s > timeout_s:
             return f"did not end within its limit of {timeout_s:g} s ({where})"
-        quiet = time.time() - progress.stat().st_mtime if progress.exists() else elapsed_s
+        quiet = elapsed_s - self.heard_s
         if quiet > stall_s:
             return f"no progress for {quiet:.0f} s ({where})"
         return None

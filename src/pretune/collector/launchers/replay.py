@@ -32,7 +32,7 @@ class ReplayLauncher(Launcher):
         if _key(spec) not in self._recorded:
             raise LaunchError(
                 f"replay: no recorded trial of {spec.workload.name} on {spec.platform.name} has knobs "
-                f" {spec.knobs.settings()}; narrow the space to what was recorded"
+                f"{spec.knobs.settings()}; narrow the space to what was recorded"
             )
         return Handle(spec, self.folder / spec.trial_id)
 

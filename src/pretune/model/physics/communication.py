@@ -8,7 +8,7 @@ import numpy as np
 
 from pretune.model.base import Array
 from pretune.model.physics.memory import rank_parameters
-from pretune.model.physics.setup import Setup
+from pretune.model.physics.setup import Flags, Setup
 
 HIDDEN = 0.8  # assumed: the share of overlapped communication that compute can hide at most
 REUSE_ELEMENTS = 5e8  # DeepSpeed's stage3_max_reuse_distance over the two passes of a weight
@@ -63,6 +63,12 @@ def persistent_parameters(setup: Setup) -> tuple[Array, Array]:
     return np.minimum(elements / setup.tp, rank_parameters(setup)), np.sum(small, axis=0)
 
 
+def reduces_every_micro_step(setup: Setup) -> Flags:
+    """(n,) gradients travel once per micro step: ZeRO-3, and ZeRO-2 as DeepSpeed 0.19.8 was seen to do it."""
+    repeated: Flags = (setup.zero >= 3) | (setup.deepspeed & (setup.zero == 2))
+    return repeated
+
+
 def data_parallel_volumes(setup: Setup) -> tuple[Array, Array]:
     """(n,), (n,) ring volumes of a step, in weights of the rank: of gradients, of parameters.
 
@@ -76,8 +82,7 @@ def data_parallel_volumes(setup: Setup) -> tuple[Array, Array]:
     """
     zero, steps = setup.zero, setup.accumulation
     whole = (zero == 0) | (setup.deepspeed & (zero < 3) & ~setup.reduce_to_owner)
-    repeated = (zero >= 3) | (setup.deepspeed & (zero == 2))
-    gradients = np.where(whole, 2.0, 1.0) * np.where(repeated, steps, 1.0)
+    gradients = np.where(whole, 2.0, 1.0) * np.where(reduces_every_micro_step(setup), steps, 1.0)
     weights = rank_parameters(setup)
     persistent = np.where(setup.deepspeed, persistent_parameters(setup)[0] / weights, 0.0)
     held = setup.deepspeed & (weights <= np.minimum(setup.live_parameters, REUSE_ELEMENTS))
@@ -95,8 +100,8 @@ def data_parallel(setup: Setup) -> Traffic:
     # a weight larger than the bucket goes alone, so that there are never more messages than weights
     tensors = setup.layers / setup.pp * (setup.mlp_matrices + 4) + 2
     bucket = np.where(zero == 0, STAGE0_BUCKET, setup.reduce_bucket)
-    repeated = (zero >= 3) | (setup.deepspeed & (zero == 2))
-    reductions = np.where(repeated, steps, 1.0) * np.minimum(np.ceil(weights / bucket), tensors)
+    buckets = np.minimum(np.ceil(weights / bucket), tensors)
+    reductions = np.where(reduces_every_micro_step(setup), steps, 1.0) * buckets
     kept, kept_tensors = persistent_parameters(setup)
     fetches = np.minimum(1 + np.ceil((weights - kept) / setup.prefetch_bucket), tensors)
     gathers = np.select([zero >= 3, zero >= 1], [kept_tensors + steps * fetches, np.ones_like(zero)], 0.0)

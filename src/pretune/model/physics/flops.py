@@ -13,9 +13,9 @@ from pretune.model.physics.setup import Setup
 ATTENTION_SHARE = 0.5  # assumed: fused attention runs at half the rate of a large matrix product
 KERNELS = 16.0  # assumed: kernels of one layer's forward pass
 LAUNCH_S = 7e-6  # assumed: host time to launch one, Python included
-TRAFFIC = 4.0  # a kept activation is written and read forward, and so is its gradient backward
 HOST_LINK_BYTES_PER_S = 2.5e10  # assumed: PCIe 4 x16, one way
-ADAM_BYTES = 28.0  # per weight: gradient, master and two moments read, the last three written, fp32
+# per weight: gradient and master read, master written; each moment read and written; fp32
+STEP_BYTES, MOMENT_BYTES = 12.0, 8.0
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class LayerTimes:
     backward_s: Array
     matmul_s: Array  # of the forward pass
     attention_s: Array
-    traffic_s: Array
+    traffic_s: Array  # what it keeps, through memory once; a step takes it through four times
 
 
 def product_s(setup: Setup, rows: Array, columns: Array, inner: Array, copies: Array | float = 1.0) -> Array:
@@ -60,7 +60,7 @@ def layer_times(setup: Setup) -> LayerTimes:
     )
     attention = _attention_s(setup)
     kept = layer_activation_bytes(setup, keep_attention=~setup.fused_attention)
-    traffic = TRAFFIC / 4 * kept * np.where(setup.compiled, 0.6, 1.0) / setup.memory_bytes_per_s
+    traffic = kept * np.where(setup.compiled, 0.6, 1.0) / setup.memory_bytes_per_s
     launch = KERNELS * LAUNCH_S
     forward = np.maximum(matmul + attention + 2 * traffic, launch)
     again = np.where(setup.full_checkpointing, forward, 0.0) + np.where(
@@ -97,7 +97,7 @@ def optimizer_s(setup: Setup) -> Array:
     arXiv:1910.02054, section 5 for what is sharded; the rates are assumptions).
     """
     shard = rank_parameters(setup) / np.where(setup.zero >= 1, setup.dp, 1.0)
-    step = ADAM_BYTES * shard * (1 + setup.optimizer_states) / 3 / setup.memory_bytes_per_s
+    step = (STEP_BYTES + MOMENT_BYTES * setup.optimizer_states) * shard / setup.memory_bytes_per_s
     link = np.where(setup.host, setup.memory_bytes_per_s, HOST_LINK_BYTES_PER_S)
     crossing = 2 * setup.element * shard / link
     return step + np.where(setup.offload, crossing + np.where(setup.host, 0.0, 4 * step), 0.0)

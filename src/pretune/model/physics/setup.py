@@ -77,7 +77,7 @@ class Setup:
     prefetch_bucket: Array
     persistence: Array
     live_parameters: Array
-    optimizer_states: Array  # fp32 moments per weight
+    optimizer_states: Array  # fp32 moments per weight: two of Adam, none of plain SGD
     matmul_flops_per_s: Array
     memory_bytes_per_s: Array
     memory_bytes: Array
@@ -166,11 +166,11 @@ def _choices(frame: pl.DataFrame) -> dict[str, Array | Flags]:
         "sequence_parallel": numbers(frame, "knob.sequence_parallel", 0.0) > 0,
         "full_checkpointing": _is(frame, "knob.activation_checkpointing", "full"),
         "selective_checkpointing": _is(frame, "knob.activation_checkpointing", "selective"),
-        "fused_attention": ~attention.str.contains("eager|torch|naive|math").to_numpy(),
+        "fused_attention": ~attention.str.contains(r"eager|\btorch\b|naive|math").to_numpy(),
         "compiled": numbers(frame, "knob.compile", 0.0) > 0,
         "offload": _is(frame, "knob.offload_optimizer", "cpu"),
         "element": _bytes(_precision(frame)),
-        "optimizer_states": np.where(_is(frame, "workload.optimizer", "sgd"), 1.0, 2.0),
+        "optimizer_states": np.where(_is(frame, "workload.optimizer", "sgd"), 0.0, 2.0),
     }
 
 
@@ -215,10 +215,10 @@ def _rates(frame: pl.DataFrame, host: Flags) -> dict[str, Array]:
     inter = _positive(frame, "inter_node.bandwidth_bytes_per_s", assumed(INTER_BYTES_PER_S))
     link = np.where(one_node, numbers(frame, "intra_node.latency_s"), numbers(frame, "inter_node.latency_s"))
     latency = _positive(frame, "fingerprint.allreduce_latency_s", link)
-    copy = _positive(frame, "fingerprint.copy_bytes_per_s", assumed(MEMORY_BYTES_PER_S))
+    memory = _positive(frame, "accelerator.memory_bandwidth_bytes_per_s", assumed(MEMORY_BYTES_PER_S))
     return {
         "matmul_flops_per_s": _matmul(frame, assumed(MATMUL_FLOPS_PER_S)),
-        "memory_bytes_per_s": _positive(frame, "accelerator.memory_bandwidth_bytes_per_s", copy),
+        "memory_bytes_per_s": _positive(frame, "fingerprint.copy_bytes_per_s", memory),
         "memory_bytes": _positive(frame, "accelerator.memory_bytes", np.nan),
         "intra_bytes_per_s": np.where(one_node & (bus > 0), bus, intra),
         # the probe's all-reduce runs over all devices, whose links into the next node add up

@@ -80,8 +80,8 @@ def step_times(setup: Setup) -> StepTimes:
     per_step = setup.accumulation * (compute + traffic)
     tensor = tensor + communication.exposed_s(setup, context, per_step)
     stage = compute + traffic + tensor / setup.accumulation
-    once = np.where(setup.zero >= 3, setup.accumulation, 1.0)
-    cover = once * layers * layer.backward_s
+    times = np.where(communication.reduces_every_micro_step(setup), setup.accumulation, 1.0)
+    cover = times * layers * layer.backward_s
     return StepTimes(
         compute=setup.accumulation * compute,
         memory_traffic=setup.accumulation * traffic,

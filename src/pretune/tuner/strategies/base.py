@@ -8,15 +8,18 @@ import numpy as np
 import polars as pl
 
 from pretune.datasets.trial import Trial
-from pretune.model.base import Prediction
+from pretune.model.base import Prediction, Surrogate
 
 
 class Strategy(ABC):
     """``ask`` for rows of ``candidates``, ``tell`` what became of them.
 
     ``candidates`` (n rows) and ``history`` (m rows) are frames in the store's columns.
-    Deterministic for a ``seed`` and the same order of tells.
+    Deterministic for a ``seed`` and the same order of tells. ``surrogate`` is the fitted
+    model behind the choices, None where there is none.
     """
+
+    surrogate: Surrogate | None = None
 
     def __init__(self, candidates: pl.DataFrame, history: pl.DataFrame, seed: int = 0) -> None:
         self.candidates, self.history = candidates, history
