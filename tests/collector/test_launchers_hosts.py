@@ -88,6 +88,16 @@ class TestLocal:
 
 
 @pytest.mark.slow
+def test_ranks_that_report_no_progress_are_killed_long_before_their_limit(tmp_path):
+    folder = behave(tmp_path, "stalls", rank0="sleep", rank1="sleep")
+    with LocalLauncher(2, tmp_path, warm=True, stall_s=4.0) as launcher:
+        with pytest.raises(LaunchError, match="no progress for"):
+            launcher.run("stalls", PROGRAM, timeout_s=600.0)
+        assert len(pids(folder)) == 2
+        assert all(gone(pid) for pid in pids(folder))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 def test_no_rank_outlives_a_session_that_is_killed(tmp_path, warm):
     folder = behave(tmp_path, "orphans", rank0="sleep", rank1="sleep")

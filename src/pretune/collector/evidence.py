@@ -75,7 +75,7 @@ def _of_failure(ranks: list[dict[str, Any]], result: dict[str, Any]) -> dict[str
         name: max(known) for name in _MEMORY if (known := [r[name] for r in ranks if r.get(name) is not None])
     }
     hosts = [rank["host"] for rank in ranks if "host" in rank]
-    software = next((rank["software"] for rank in ranks if rank.get("software")), {})
+    software: dict[str, str] = next((rank["software"] for rank in ranks if rank.get("software")), {})
     kept = {name: result[name] for name in _KEPT if name in result}
     return {"hosts": hosts, "software": software, **memory, **kept}
 

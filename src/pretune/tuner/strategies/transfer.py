@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import polars as pl
 from scipy.stats import norm
@@ -10,6 +12,9 @@ from pretune.datasets.schema import to_table
 from pretune.datasets.trial import Trial
 from pretune.model.base import INTERVAL, Array, Prediction
 from pretune.tuner.strategies.base import Strategy
+
+if TYPE_CHECKING:
+    from pretune.model import TransferSurrogate
 
 # a trial that fails costs as much of the budget as one that runs: rows with less than this
 # share of the best chance to run are left for last, however much they promise
@@ -22,6 +27,8 @@ class TransferStrategy(Strategy):
     Until a trial ran, the highest mean x chance to run is chosen: the first trial is to be
     a good one, since no trial is there to improve on.
     """
+
+    surrogate: TransferSurrogate
 
     def __init__(self, candidates: pl.DataFrame, history: pl.DataFrame, seed: int = 0) -> None:
         super().__init__(candidates, history, seed)
