@@ -42,6 +42,7 @@ from record import CAMPAIGNS, bring_up, cluster, job
 RESULTS = Path(__file__).resolve().parent / "results"
 BUDGET = 6
 STRATEGIES = ("transfer", "source-order", "random")
+LIVE_STRATEGIES = ("transfer", "random")
 SLOW = {"cpu-1gbit", "cpu-200mbit"}
 LIVE, LIVE_SEEDS, FINAL_ROUNDS = "cpu-200mbit", 3, 3
 
@@ -147,7 +148,7 @@ class Live:
             answers = {
                 f"{strategy}-{seed}": self._searched(strategy, seed, sources)
                 for seed in range(LIVE_SEEDS)
-                for strategy in STRATEGIES
+                for strategy in LIVE_STRATEGIES
             }
             return self._compared(answers)
 
@@ -233,10 +234,13 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("runs/live"))
     arguments = parser.parse_args()
+    RESULTS.mkdir(exist_ok=True)
     if arguments.live:
-        live = Live(arguments.out)
-        fractions = live.run()
-        cluster("down")
+        try:
+            live = Live(arguments.out)
+            fractions = live.run()
+        finally:
+            cluster("down")
         TrialStore(RESULTS / "cpu_clusters_live").append(list(live.store.trials()))
         write_json(RESULTS / "cpu_clusters_live.json", fractions)
         print(json.dumps(fractions, indent=1))
@@ -247,7 +251,7 @@ def main() -> int:
     if arguments.json:
         print(json.dumps(summary))
     else:
-        Console().print(shown(summary))
+        Console(width=110).print(shown(summary))
     return 0
 
 
