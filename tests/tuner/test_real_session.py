@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+import warnings
 
 import psutil
 import pytest
@@ -88,13 +89,16 @@ def test_killed_while_a_trial_runs_it_leaves_no_process_and_goes_on(job, tmp_pat
 def test_killed_at_any_moment_it_leaves_no_process_and_goes_on(job, tmp_path, moment, warm):
     out = tmp_path / "out"
     answer, trials = check(job(warm), out, moment, [])
-    from mlflow import MlflowClient
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of MLflow's own libraries
+        from mlflow import MlflowClient
 
-    client = MlflowClient(f"sqlite:///{out}/mlflow.db")
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    runs = client.search_runs(experiments, "tags.`pretune.kind` = 'trial'")
+        client = MlflowClient(f"sqlite:///{out}/mlflow.db")
+        experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+        runs = client.search_runs(experiments, "tags.`pretune.kind` = 'trial'")
+        status = client.get_run(answer["mlflow_run_id"]).info.status
     assert sorted(run.data.tags["pretune.trial_id"] for run in runs) == sorted(t.trial_id for t in trials)
-    assert client.get_run(answer["mlflow_run_id"]).info.status == "FINISHED"
+    assert status == "FINISHED"
 
 
 def wait_for(seen, timeout_s):
