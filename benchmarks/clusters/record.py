@@ -30,7 +30,7 @@ from pretune.tuner.job import JobSpec
 
 HERE = Path(__file__).resolve().parent
 SHIPPED = HERE.parents[1] / "src" / "pretune" / "datasets" / "history"
-MEMORY_LIMIT_MIB = 440
+MEMORY_LIMIT_MIB = 250
 # (model, global batch in tokens, configurations); the first is what the quickstart tunes
 CAMPAIGNS = (("gpt-tiny", 1024, 40), ("llama-mini", 1024, 20))
 
