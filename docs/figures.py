@@ -60,7 +60,7 @@ def page(out: Path, run_id: str, experiment_id: str) -> None:
     try:
         wait_for(f"http://127.0.0.1:{PORT}/health")
         url = f"http://127.0.0.1:{PORT}/#/experiments/{experiment_id}/runs/{run_id}"
-        shot = ["chromium", "--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1400,1100"]
+        shot = ["chromium", "--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1400,1350"]
         subprocess.run(
             [*shot, "--virtual-time-budget=20000", f"--screenshot={HERE / 'mlflow.png'}", url], check=True
         )

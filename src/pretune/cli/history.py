@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -42,7 +42,15 @@ def show(folder: Folder = "shipped", as_json: Json = False) -> None:
     else:
         from pretune.cli.show import show_rows
 
-        show_rows(folder, rows)
+        show_rows(f"{folder}: best and median in tokens/s per device", [_short(row) for row in rows])
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with column names that leave room for the figures on a terminal."""
+    return {
+        name.removesuffix(".name").split("_tokens")[0].split(".")[-1].removesuffix("_length"): value
+        for name, value in row.items()
+    }
 
 
 @history.command()

@@ -26,7 +26,7 @@ from pretune.errors import InputError
 from pretune.mlflow_config.base import Tracker
 from pretune.tuner.answer import Answer
 from pretune.tuner.fitting import track_session_surrogate
-from pretune.tuner.job import JobSpec
+from pretune.tuner.job import JobSpec, find_store
 from pretune.tuner.runner import GuardedTracker, TrialRunner, Watcher
 from pretune.tuner.tuner import Predicted, Tuner
 from pretune.tuner.verify import Comparison, compare
@@ -132,6 +132,7 @@ class TuningSession:
         return answer
 
     def _begin_tracking(self) -> None:
+        none = self.job.history.path == "none"
         params = {
             "workload": self.job.workload().name,
             "platform": self.state.platform.name,
@@ -139,7 +140,7 @@ class TuningSession:
             "strategy": self.job.strategy,
             "seed": self.job.seed,
             "candidates": len(self.candidates),
-            "history": self.job.history.path,
+            "history": self.job.history.path if none else str(find_store(self.job.history.path).root),
         }
         run_id = self.tracker.session_begun(self.state.id, self.job.name, params)
         if run_id and run_id != self.state.mlflow_run_id:
