@@ -41,7 +41,12 @@ def main():
                 going = r.step(loss=torch.tensor(float("nan") if lost else 1.0 + rank))
     except Diverged:
         ended = "diverged"
-    print(json.dumps({"rank": rank, "steps": steps, "ended": ended, "wrote": recorder.trial is not None}))
+    print(
+        json.dumps({"rank": rank, "steps": steps, "ended": ended, "wrote": recorder.trial is not None}),
+        flush=True,
+    )
+    distributed.barrier()  # gloo's threads abort a rank that leaves while its peer still speaks
+    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
