@@ -28,14 +28,15 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pretune.collector.evidence import read_json
 from pretune.collector.process import CGROUPS, be_first_to_go, die_with_parent, oom_kills
+from pretune.collector.rank import leave_after
 
 _GRACE_S = 3.0  # after one rank failed, the others may write what they know
 
@@ -113,30 +114,23 @@ class Agent:
             parent = os.getpid()
             pid = os.fork()
             if pid == 0:
-                self._be_a_rank(parent, command, mine)
+                leave_after(partial(self._be_a_rank, parent, command, mine))
             processes[rank] = pid
         return processes
 
-    def _be_a_rank(self, parent: int, command: dict[str, Any], environment: Mapping[str, str]) -> None:
-        """In the forked child: become the rank. Never returns."""
-        code = 1
-        try:
-            die_with_parent(parent)
-            be_first_to_go()
-            os.setsid()
-            log = Path(command["folder"]) / f"rank-{environment['RANK']}.log"
-            out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            null = os.open(os.devnull, os.O_RDONLY)
-            for target, source in ((0, null), (1, out), (2, out)):
-                os.dup2(source, target)
-            os.environ.update(environment)
-            code = importlib.import_module(command["module"]).run(Path(command["folder"]))
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+    def _be_a_rank(self, parent: int, command: dict[str, Any], environment: Mapping[str, str]) -> int:
+        """In the forked child: become the rank, and run it; returns its exit code."""
+        die_with_parent(parent)
+        be_first_to_go()
+        os.setsid()
+        log = Path(command["folder"]) / f"rank-{environment['RANK']}.log"
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        null = os.open(os.devnull, os.O_RDONLY)
+        for target, source in ((0, null), (1, out), (2, out)):
+            os.dup2(source, target)
+        os.environ.update(environment)
+        code: int = importlib.import_module(command["module"]).run(Path(command["folder"]))
+        return code
 
     def _torchrun(self, command: dict[str, Any]) -> dict[int, int]:
         folder = Path(command["folder"])
