@@ -31,7 +31,7 @@ from pretune.tuner.job import JobSpec
 HERE = Path(__file__).resolve().parent
 SHIPPED = HERE.parents[1] / "src" / "pretune" / "datasets" / "history"
 MEMORY_LIMIT_MIB = 250
-# (model, global batch in tokens, configurations); the first is what the quickstart tunes
+# (model, global batch in tokens, configurations); the first is what the live benchmark tunes
 CAMPAIGNS = (("gpt-tiny", 1024, 40), ("llama-mini", 1024, 20))
 
 MEASURE = {"max_warmup_windows": 3, "min_windows": 4, "max_seconds": 2.5, "timeout_s": 120.0}

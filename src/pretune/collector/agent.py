@@ -100,7 +100,7 @@ class Agent:
     def start(self, command: dict[str, Any]) -> None:
         clear_stale_locks()
         run = Run(command, {}, oom_kills_before=_oom_kills(command))
-        start = self._torchrun if command.get("cold", not self.warm) else self._fork
+        start = self._torchrun if command["cold"] else self._fork
         run.processes = start(command)
         self.runs[command["run"]] = run
 
@@ -204,11 +204,10 @@ def prepare(warm: bool) -> None:
     if os.environ.get("DS_ACCELERATOR") == "cpu":
         build_deepspeed_op()
     if warm:
-        # an optimizer's first step imports torch._dynamo and _inductor: seconds, in every rank
-        for module in ("deepspeed", "torch._dynamo", "torch._inductor.compile_fx"):
-            with contextlib.suppress(ModuleNotFoundError):  # plain torch trials need no DeepSpeed
-                importlib.import_module(module)
-        importlib.import_module("pretune.collector.training")
+        from pretune.collector.training import load
+
+        with contextlib.suppress(ModuleNotFoundError):  # plain torch trials need no DeepSpeed
+            load("deepspeed")
         if os.environ.get("DS_ACCELERATOR") == "cpu":
             load_deepspeed_op()  # forks find it loaded, and take no lock
 

@@ -27,7 +27,13 @@ _REFUSALS = (AssertionError, ValueError, NotImplementedError)  # how deepspeed s
 
 
 def load(name: str) -> None:
-    """Import the library of the framework of that name, which takes seconds."""
+    """Import all that trials of the framework of that name run on, which takes seconds.
+
+    Before memory is counted: an optimizer's first step would import torch's compiler, 100 MiB.
+    """
+    import torch._dynamo
+    import torch._inductor.compile_fx  # noqa: F401
+
     if name == "deepspeed":
         import deepspeed  # noqa: F401
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from scipy.stats import norm
 
 from pretune.datasets.schema import to_table
@@ -43,12 +44,8 @@ class TransferStrategy(Strategy):
         self._prediction = None
 
     def choose(self) -> int:
-        believed = self.predict()
         ran = [trial.tokens_per_s_per_device for trial in self.told if trial.tokens_per_s_per_device]
-        gain = expected_improvement(believed, float(np.log(max(ran)))) if ran else believed.mean
-        chance = np.where(self.open, believed.chance_to_run, 0.0)
-        likely = self.open & (chance >= LEAST_CHANCE * chance.max())
-        return int(np.argmax(np.where(likely, gain * chance, -np.inf)))
+        return most_promising(self.predict(), self.open, float(np.log(max(ran))) if ran else np.nan)
 
     def predict(self) -> Prediction:
         if self._prediction is None:
@@ -56,6 +53,14 @@ class TransferStrategy(Strategy):
             trials = pl.concat([self.history, told], how="diagonal_relaxed")
             self._prediction = self.surrogate.fit(trials).predict(self.candidates)
         return self._prediction
+
+
+def most_promising(believed: Prediction, open_: NDArray[np.bool_], log_best: float) -> int:
+    """The row to try next among those that are open, (n,); ``log_best`` is NaN until a trial ran."""
+    gain = expected_improvement(believed, log_best) if np.isfinite(log_best) else believed.mean
+    chance = np.where(open_, believed.chance_to_run, 0.0)
+    likely = open_ & (chance >= LEAST_CHANCE * chance.max())
+    return int(np.argmax(np.where(likely, gain * chance, -np.inf)))
 
 
 def expected_improvement(believed: Prediction, log_best: float) -> Array:
