@@ -6,13 +6,16 @@
 Every cluster of the shipped history is the target once, with the trials of the others as
 history (for a slow link, of those without one), and a budget of 6 trials. The score is the
 throughput of the best configuration held after k trials over the best known there; before
-the first success it is 0. The per-row picks, and the raw records of the live trials, are
-kept under benchmarks/results/.
+the first success it is 0. In the replay the candidates are the configurations that were
+recorded; the sources measured all of them or, with a share of 0.5, a random half. The picks, and
+the raw records of the live trials, whose candidates are the whole space, are kept under
+benchmarks/results/.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -34,7 +37,9 @@ from pretune.datasets.store import shipped_history
 from pretune.mlflow_config.none import NoTracker
 from pretune.tuner.runner import TrialRunner, Watcher
 from pretune.tuner.space import Candidates, key
+from pretune.tuner.strategies.source_order import DERIVED
 from pretune.tuner.tuner import Tuner, fastest
+from pretune.tuner.verify import Measured, ratio, rounds
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "clusters"))
 from record import CAMPAIGNS, bring_up, cluster, job
@@ -43,8 +48,9 @@ RESULTS = Path(__file__).resolve().parent / "results"
 BUDGET = 6
 STRATEGIES = ("transfer", "source-order", "random")
 LIVE_STRATEGIES = ("transfer", "random")
+SHARES = (1.0, 0.5)  # of the target's configurations that the sources measured too
 SLOW = {"cpu-1gbit", "cpu-200mbit"}
-LIVE, LIVE_SEEDS, FINAL_ROUNDS = "cpu-200mbit", 3, 3
+LIVE, LIVE_SEEDS, FINAL_ROUNDS = "cpu-200mbit", 3, 5
 
 
 def sources_of(target: str, platforms: list[str]) -> list[str]:
@@ -92,7 +98,7 @@ def _median(trials: list[Trial]) -> Trial:
 
 
 def replay(seeds: int) -> list[dict[str, Any]]:
-    """One row per (target, model, strategy, seed): the score after each trial, and the picks."""
+    """One row per (target, model, share, strategy, seed): the score after each trial, and the picks."""
     groups = recorded()
     platforms = sorted({platform for platform, _ in groups})
     rows = []
@@ -100,13 +106,24 @@ def replay(seeds: int) -> list[dict[str, Any]]:
         table = TableOfOne(trials)
         sources = history(groups, sources_of(platform, platforms))
         default = framework("deepspeed").default_knobs(table.candidates.workload, table.candidates.platform)
-        start = {"platform": platform, "model": model}
-        rows.append({**start, "strategy": "default", "seed": 0, "scores": [table.score(default)] * BUDGET})
-        for strategy in STRATEGIES:
+        for share, strategy in itertools.product(SHARES, STRATEGIES):
+            start = {"platform": platform, "model": model, "share": share, "default": table.score(default)}
             for seed in range(seeds):
-                picks, scores = _replayed(table, sources, strategy, seed)
+                known = thinned(sources, table, share, seed)
+                picks, scores = _replayed(table, known, strategy, seed)
                 rows.append({**start, "strategy": strategy, "seed": seed, "scores": scores, "picks": picks})
     return rows
+
+
+def thinned(sources: pl.DataFrame, table: TableOfOne, share: float, seed: int) -> pl.DataFrame:
+    """The sources' trials of a random ``share`` of the target's configurations, and of all others."""
+    if share == 1.0:
+        return sources
+    frame = table.candidates.frame
+    lost = frame.sample(len(frame) - round(share * len(frame)), seed=seed)
+    knobs = [name for name in frame.columns if name.startswith("knob.") and name not in DERIVED]
+    same = lost.select(pl.col(name).cast(sources.schema[name]) for name in knobs)
+    return sources.join(same, on=knobs, how="anti", nulls_equal=True)
 
 
 def _replayed(
@@ -140,7 +157,8 @@ class Live:
         self.job = job(LIVE, model, tokens, self.platform, self.launcher_settings)
         self.candidates = self.job.candidates(self.platform)
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> list[dict[str, Any]]:
+        """One row per contender, the searches' answers among them."""
         names = sources_of(LIVE, sorted({platform for platform, _ in self.groups}))
         sources = history(self.groups, names)
         with launcher_for(self.launcher_settings, self.out / "runs") as launcher:
@@ -172,15 +190,16 @@ class Live:
         print(f"{trial_id}: {trial.status} {trial.tokens_per_s or trial.cause}", file=sys.stderr, flush=True)
         return trial
 
-    def _searched(self, strategy: str, seed: int, sources: pl.DataFrame) -> Knobs:
+    def _searched(self, strategy: str, seed: int, sources: pl.DataFrame) -> Knobs | None:
         tuner = Tuner(self.candidates, sources, strategy, seed)
         for number in range(BUDGET):
             knobs = tuner.ask()[0].knobs
             tuner.tell(self._trial(f"live-{strategy}-{seed}-t{number}", "search", knobs, seed))
         best = tuner.best()
-        return best.knobs if best else self.job.default_knobs(self.platform)
+        return best.knobs if best else None
 
-    def _compared(self, answers: dict[str, Knobs]) -> dict[str, Any]:
+    def _compared(self, answers: dict[str, Knobs | None]) -> list[dict[str, Any]]:
+        """Fractions of the fastest contender, from rounds run in turn, with their 95 % intervals."""
         known = fastest(self.groups[LIVE, self.candidates.workload.model.name])
         assert known is not None
         contenders = {
@@ -188,32 +207,37 @@ class Live:
             "default": self.job.default_knobs(self.platform),
             **answers,
         }
-        speeds: dict[Any, list[float]] = defaultdict(list)
-        distinct = {key(knobs): knobs for knobs in contenders.values()}
-        for round_number in range(FINAL_ROUNDS):
-            turn = list(distinct.items())[:: 1 if round_number % 2 == 0 else -1]
-            for number, (name, knobs) in enumerate(turn):
-                trial = self._trial(f"live-final-{round_number}-{number}", "verify", knobs, 0)
-                speeds[name].append(trial.tokens_per_s or 0.0)
-        mean = {name: statistics.mean(values) for name, values in speeds.items()}
-        best = max(mean.values())
-        return {name: mean[key(knobs)] / best for name, knobs in contenders.items()}
+        distinct = {key(knobs): Measured(knobs, []) for knobs in contenders.values() if knobs}
+        numbered = list(enumerate(distinct.values()))
+        for round_number, turn in rounds(numbered, FINAL_ROUNDS):
+            for number, measured in turn:
+                trial_id = f"live-final-{round_number}-{number}"
+                measured.trials.append(self._trial(trial_id, "verify", measured.knobs, 0))
+        best = max(distinct.values(), key=lambda each: each.asdict()["tokens_per_s_per_device"] or 0.0)
+        return [
+            {"contender": name}
+            | (ratio(distinct[key(knobs)], best).asdict() | distinct[key(knobs)].asdict() if knobs else {})
+            for name, knobs in contenders.items()
+        ]
 
 
 # -- tables -------------------------------------------------------------------------
 def summarised(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     groups: dict[tuple, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        groups[row["platform"], row["model"], row["strategy"]].append(row)
+        for platform, model in ((row["platform"], row["model"]), ("mean", "")):
+            groups[platform, model, row["share"], row["strategy"]].append(row)
     return [
         {
             "platform": platform,
             "model": model,
+            "share": share,
             "strategy": strategy,
+            "default": statistics.mean(r["default"] for r in group),
             **{f"after_{k}": statistics.mean(r["scores"][k - 1] for r in group) for k in (1, 2, 4, 6)},
             "worst_after_6": min(r["scores"][BUDGET - 1] for r in group),
         }
-        for (platform, model, strategy), group in groups.items()
+        for (platform, model, share, strategy), group in sorted(groups.items())
     ]
 
 
@@ -238,12 +262,12 @@ def main() -> int:
     if arguments.live:
         try:
             live = Live(arguments.out)
-            fractions = live.run()
+            rows = live.run()
         finally:
             cluster("down")
         TrialStore(RESULTS / "cpu_clusters_live").append(list(live.store.trials()))
-        write_json(RESULTS / "cpu_clusters_live.json", fractions)
-        print(json.dumps(fractions, indent=1))
+        write_json(RESULTS / "cpu_clusters_live.json", rows)
+        print(json.dumps(rows, indent=1))
         return 0
     rows = replay(arguments.seeds)
     write_json(RESULTS / "cpu_clusters_replay.json", rows)

@@ -10,10 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pretune.datasets import Accelerator, Knobs, ModelSpec, Platform, Workload
+from pretune.datasets.frameworks import framework
+from pretune.datasets.workload import Precision
 from pretune.model import NoPhysics, TransformerPhysics
 from pretune.model.physics import bubble, communication, memory
 from pretune.model.physics.setup import read_setup
 from pretune.model.physics.transformer import step_times
+from pretune.tuner.space import Candidates
 
 PHYSICS = TransformerPhysics()
 GPU: dict[str, Any] = {
@@ -111,6 +115,52 @@ def test_zero_2_reduces_at_every_micro_step_and_others_once() -> None:
     gradients, parameters = communication.data_parallel_volumes(setup)
     assert gradients.tolist() == [2, 2, 8]
     assert parameters.tolist() == [0, 1, 1]
+
+
+ON_THE_WIRE = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "reduce": 1.0}  # ring volumes
+SHARDED = {"stage3_param_persistence_threshold": 0}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        *({"zero_stage": stage, "micro_batch": micro} for stage in range(4) for micro in (1, 8)),
+        {"zero_stage": 1, "use_multi_rank_bucket_allreduce": False},
+        {"zero_stage": 2, "use_multi_rank_bucket_allreduce": False, "micro_batch": 2},
+        {"zero_stage": 1, "use_multi_rank_bucket_allreduce": False, "reduce_scatter": False},
+        {"zero_stage": 1, "communication_data_type": "bf16"},
+        {"zero_stage": 3, "reduce_scatter": False, **SHARDED},
+        {"zero_stage": 3, "reduce_scatter": False, "contiguous_gradients": False, **SHARDED},
+        {"zero_stage": 3, "stage3_max_live_parameters": 50_000, **SHARDED},
+        {"zero_stage": 3, "communication_data_type": "bf16", "micro_batch": 2, **SHARDED},
+    ],
+    ids=str,
+)
+def test_data_parallel_bytes_are_those_of_the_declared_collectives(
+    knobs: dict[str, Any], precision: Precision
+) -> None:
+    """The framework's declaration is held against real ranks elsewhere; physics restates it for arrays."""
+    model = ModelSpec(name="m", layers=8, hidden_size=1024, heads=8, vocabulary=8192, positions="rotary")
+    batch = 16 * 4 * 512
+    workload = Workload(model=model, sequence_length=512, global_batch_tokens=batch, precision=precision)
+    platform = Platform(name="p", accelerator=Accelerator(name="cpu"), devices_per_node=4, backend="gloo")
+    deepspeed = framework("deepspeed")
+    resolved = deepspeed.resolve(workload, platform, Knobs(**{"micro_batch": 4} | knobs))
+    declared = deepspeed.collectives(workload, platform, resolved)
+    expected = sum(ON_THE_WIRE[each.op] * each.bytes for each in declared) * 3 / 4
+    setup = read_setup(Candidates(workload, platform, "deepspeed", [resolved]).frame)
+    # norms and biases are not in the physics
+    assert communication.data_parallel(setup).bytes[0] == pytest.approx(expected, rel=0.02)
+
+
+def test_a_link_that_does_not_exist_limits_nothing() -> None:
+    """One device per node: there is no link inside, and the assumed one must not stand in."""
+    alone = {"platform.devices_per_node": 1, "platform.nodes": 8, "intra_node.bandwidth_bytes_per_s": None}
+    slow, fast = speeds(
+        *({**alone, "inter_node.bandwidth_bytes_per_s": bandwidth} for bandwidth in (4e11, 8e11))
+    )
+    assert fast > slow
 
 
 def test_other_frameworks_move_the_textbooks_volumes() -> None:

@@ -21,6 +21,7 @@ from pretune.model.saving import read_sheet, rows_frame, verify, write_sheet
 
 PRIOR_SD = 0.6  # of log throughput about the physics, before any trial
 UNKNOWN_SD = 5.0  # ... where there is no physics
+PEAKS = tuple(f"peak_memory_{kind}_bytes" for kind in ("device", "reserved", "allocated"))
 MEMORY_PRIOR_ROWS = 3  # how many trials the physics of memory is worth against measured peaks
 PRIOR_ROWS = 5  # how many trials the prior is worth when the interval is set
 
@@ -147,19 +148,20 @@ def memory_ratio(frame: pl.DataFrame, baseline: Baseline, bias: float = 0.0) -> 
         return np.asarray(np.log(baseline.memory_bytes(frame)) - np.log(capacity)) + bias
 
 
-def memory_bias(frame: pl.DataFrame, baseline: Baseline) -> float:
-    """The median log of measured over predicted peak memory, shrunk towards 0 where few trials measured it.
+def memory_bias(frame: pl.DataFrame, baseline: Baseline, prior: float = 0.0) -> float:
+    """The median log of measured over predicted peak memory, shrunk to ``prior`` where few measured it.
 
     Measured is what the device had in use, else what the allocator reserved, else allocated.
     """
     good = rows(frame, ran(frame))
     measured = np.full(len(good), np.nan)
-    for kind in ("device", "reserved", "allocated"):
-        figure = numbers(good, f"peak_memory_{kind}_bytes")
+    for name in PEAKS:
+        figure = numbers(good, name)
         measured = np.where(np.isnan(measured) & (figure > 0), figure, measured)
     error = np.log(measured) - np.log(baseline.memory_bytes(good))
     error = error[np.isfinite(error)]
-    return float(np.median(error)) * len(error) / (len(error) + MEMORY_PRIOR_ROWS) if len(error) else 0.0
+    weight = len(error) / (len(error) + MEMORY_PRIOR_ROWS)
+    return prior + weight * (float(np.median(error)) - prior) if len(error) else prior
 
 
 def numbered(keys: list[str]) -> NDArray[np.int64]:

@@ -20,6 +20,7 @@ from pretune.model.physics import BASELINES, TransformerPhysics
 from pretune.model.saving import known_columns, read_sheet, rows_frame, verify, write_sheet
 from pretune.model.sources import POOLED, Sources, platform_position
 from pretune.model.surrogate import (
+    PEAKS,
     conformal_quantile,
     memory_bias,
     memory_ratio,
@@ -28,6 +29,7 @@ from pretune.model.surrogate import (
     residuals,
 )
 
+LEARNED_FROM = ("platform.name", "status", "tokens_per_s_per_device", *PEAKS)  # of the target's trials
 LEAF_TREES = 60  # trees whose leaves say which rows are alike
 MAX_TRIALS = 300  # of the target, the latest: the process is cubic in them
 PLAYED_SOURCES = 5  # sources that are played as a target, those with most trials
@@ -128,8 +130,9 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         terms = terms_of(good, x, said, self.weight_, self.sources_, self.encoder_)
         self.process_ = Process(self.sources_.level_sd(self.weight_), self.log_prior_)
         self.process_.fit(terms, residual - said @ self.weight_)
+        self.own_memory_bias_ = memory_bias(own, self.baseline_, self.memory_bias_)
         self.feasibility_ = Feasibility(self.source_feasibility_).fit(
-            memory_ratio(own, self.baseline_, self.memory_bias_), words(own, "status", "ok")
+            memory_ratio(own, self.baseline_, self.own_memory_bias_), words(own, "status", "ok")
         )
 
     # -- predicting -----------------------------------------------------------------
@@ -166,7 +169,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
     def _chance(self, frame: pl.DataFrame, x: Array) -> Array:
         """By memory need and the sources' failures; then by what became of the target's nearest trials."""
         stated = self.sources_.encoder.stated(x)
-        need = memory_ratio(frame, self.baseline_, self.memory_bias_)
+        need = memory_ratio(frame, self.baseline_, self.own_memory_bias_)
         chance = self.feasibility_.predict(need, stated)
         if not len(self.trials_):
             return chance
@@ -187,7 +190,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
             "feasibility": self.source_feasibility_.save(folder),
             "log_prior": self.log_prior_.tolist(),
             "reach": self.reach_,
-            "trials": known_columns(self.trials_, "platform.name", "status", "tokens_per_s_per_device"),
+            "trials": known_columns(self.trials_, *LEARNED_FROM),
         }
         write_sheet(self, folder, state, self.check_rows_)
 

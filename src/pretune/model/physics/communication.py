@@ -11,7 +11,7 @@ from pretune.model.physics.memory import rank_parameters
 from pretune.model.physics.setup import Flags, Setup
 
 HIDDEN = 0.8  # assumed: the share of overlapped communication that compute can hide at most
-REUSE_ELEMENTS = 5e8  # DeepSpeed's stage3_max_reuse_distance over the two passes of a weight
+REUSE_ELEMENTS = 5e8  # half of DeepSpeed's stage3_max_reuse_distance: a weight is passed twice
 STAGE0_BUCKET = 5e8  # elements that ZeRO-0 reduces at a time, whatever the knobs say
 
 
@@ -29,10 +29,11 @@ def group_bandwidth(setup: Setup, size: Array, stride: Array) -> Array:
 
     Ranks fill nodes in the order tp, cp, dp, pp (Narayanan et al. 2021, arXiv:2104.04473,
     section 3: tensor parallelism inside a node). A ring that leaves its node uses the links of
-    all its members there, and is never faster than the links inside.
+    all its members there, and is never faster than the links inside, where there are any.
     """
     members = np.clip(setup.local / stride, 1.0, size)
-    crossing = np.minimum(setup.intra_bytes_per_s, setup.inter_bytes_per_s * members)
+    inside = np.where(setup.local > 1, setup.intra_bytes_per_s, np.inf)
+    crossing = np.minimum(inside, setup.inter_bytes_per_s * members)
     leaves = (size * stride > setup.local) & (setup.devices > setup.local)
     return np.where(leaves, crossing, setup.intra_bytes_per_s)
 
@@ -78,15 +79,18 @@ def data_parallel_volumes(setup: Setup) -> tuple[Array, Array]:
     ZeRO-2 issue a whole all-reduce and then a parameter all-gather, three volumes; ZeRO-2
     reduces at every micro step; use_multi_rank_bucket_allreduce: false reduces to the owner, one
     volume. ZeRO-3 reduces and gathers per micro step, and gathers again for the backward pass what was
-    released in between (ibid., section 7.2.2); DeepSpeed gathers persistent weights once a step.
+    released in between (ibid., section 7.2.2); DeepSpeed releases only what lies further apart than its
+    reuse distance, and gathers persistent weights once a step. Held against
+    :func:`pretune.datasets.frameworks.zero.collectives` by a test.
     """
     zero, steps = setup.zero, setup.accumulation
-    whole = (zero == 0) | (setup.deepspeed & (zero < 3) & ~setup.reduce_to_owner)
+    whole = np.where(zero < 3, ~setup.reduce_to_owner, setup.all_reduce_shards)
+    whole = (zero == 0) | (setup.deepspeed & whole)
     gradients = np.where(whole, 2.0, 1.0) * np.where(reduces_every_micro_step(setup), steps, 1.0)
     weights = rank_parameters(setup)
     persistent = np.where(setup.deepspeed, persistent_parameters(setup)[0] / weights, 0.0)
-    held = setup.deepspeed & (weights <= np.minimum(setup.live_parameters, REUSE_ELEMENTS))
-    sharded = steps * (1 - persistent) * np.where(held, 1.0, 2.0)
+    released = np.where(setup.deepspeed, np.maximum(1 - REUSE_ELEMENTS / weights, 0.0), 1.0)
+    sharded = steps * (1 - persistent) * (1 + released)
     parameters = np.select([zero >= 3, zero >= 1], [persistent + sharded, np.ones_like(zero)], 0.0)
     return gradients, parameters
 
@@ -99,7 +103,9 @@ def data_parallel(setup: Setup) -> Traffic:
     moved = ring(size) * weights * (gradients * setup.gradient_element + parameters * setup.element)
     # a weight larger than the bucket goes alone, so that there are never more messages than weights
     tensors = setup.layers / setup.pp * (setup.mlp_matrices + 4) + 2
-    bucket = np.where(zero == 0, STAGE0_BUCKET, setup.reduce_bucket)
+    ddp = setup.ddp_bucket_bytes / setup.gradient_element
+    stage0 = np.where(ddp > 0, ddp, STAGE0_BUCKET)
+    bucket = np.where(zero == 0, stage0, setup.reduce_bucket)
     buckets = np.minimum(np.ceil(weights / bucket), tensors)
     reductions = np.where(reduces_every_micro_step(setup), steps, 1.0) * buckets
     kept, kept_tensors = persistent_parameters(setup)

@@ -91,13 +91,10 @@ def logits_bytes(setup: Setup) -> Array:
 
 
 def bucket_bytes(setup: Setup) -> Array:
-    """(n,) DeepSpeed's communication buffers: sizes count elements, and overlap doubles the
-    gradient bucket (DeepSpeed configuration reference, zero_optimization)."""
-    weights = rank_parameters(setup)
-    reduce = np.minimum(setup.reduce_bucket, weights) * (1.0 + setup.overlap)
-    gather = np.minimum(setup.allgather_bucket, weights)
-    buffers = setup.gradient_element * reduce + setup.element * np.where(setup.zero < 3, gather, 0.0)
-    return np.where(setup.deepspeed & (setup.zero >= 1), buffers, 0.0)
+    """(n,) DeepSpeed's buffer of gradients to reduce: its size counts elements, and overlap doubles it
+    (DeepSpeed configuration reference, zero_optimization). Weights are gathered in place."""
+    reduce = np.minimum(setup.reduce_bucket, rank_parameters(setup)) * (1.0 + setup.overlap)
+    return np.where(setup.deepspeed & (setup.zero >= 1), setup.gradient_element * reduce, 0.0)
 
 
 def peak_bytes(setup: Setup) -> Array:

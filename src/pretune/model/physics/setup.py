@@ -19,7 +19,7 @@ Flags = NDArray[np.bool_]
 
 BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 2.0}  # fp8 keeps 16-bit weights
 SUSTAINED = 0.75  # assumed: share of the vendor's dense peak that large matrix products reach
-BUCKET_ELEMENTS = 5e8  # DeepSpeed's default reduce_bucket_size and allgather_bucket_size
+BUCKET_ELEMENTS = 5e8  # DeepSpeed's default reduce_bucket_size
 PREFETCH_ELEMENTS = 5e7  # ... stage3_prefetch_bucket_size
 PERSISTENT_ELEMENTS = 1e5  # ... stage3_param_persistence_threshold
 LIVE_PARAMETERS = 1e9  # ... stage3_max_live_parameters
@@ -70,10 +70,11 @@ class Setup:
     overlap: Flags
     offload: Flags
     reduce_to_owner: Flags  # DeepSpeed reduces a bucket to the rank that owns it, instead of to all
+    all_reduce_shards: Flags  # DeepSpeed all-reduces at ZeRO-3 where it would reduce-scatter
     element: Array  # bytes of an activation or a weight
     gradient_element: Array  # bytes of a gradient on the wire
     reduce_bucket: Array
-    allgather_bucket: Array
+    ddp_bucket_bytes: Array  # 0 where DistributedDataParallel does not train
     prefetch_bucket: Array
     persistence: Array
     live_parameters: Array
@@ -180,13 +181,16 @@ def _wire(frame: pl.DataFrame, host: Flags) -> dict[str, Array | Flags]:
     overlap = numbers(frame, "knob.overlap_comm")
     usual = np.where(deepspeed, numbers(frame, "knob.zero_stage") == 3, True)
     wire = text(frame, "knob.communication_data_type")
+    scatter = numbers(frame, "knob.reduce_scatter", 1.0) > 0
+    one_rank = numbers(frame, "knob.use_multi_rank_bucket_allreduce", 1.0) == 0
     return {
         "deepspeed": deepspeed,
         "overlap": np.where(np.isfinite(overlap), overlap > 0, usual) & ~host,
         "gradient_element": np.where(wire == "", _bytes(_precision(frame)), _bytes(wire)),
-        "reduce_to_owner": numbers(frame, "knob.use_multi_rank_bucket_allreduce", 1.0) == 0,
+        "reduce_to_owner": one_rank & scatter,
+        "all_reduce_shards": ~scatter & (numbers(frame, "knob.contiguous_gradients", 1.0) > 0),
         "reduce_bucket": _positive(frame, "knob.reduce_bucket_size", BUCKET_ELEMENTS),
-        "allgather_bucket": _positive(frame, "knob.allgather_bucket_size", BUCKET_ELEMENTS),
+        "ddp_bucket_bytes": numbers(frame, "knob.ddp_bucket_mb", 0.0) * 2**20,
         "prefetch_bucket": _positive(frame, "knob.stage3_prefetch_bucket_size", PREFETCH_ELEMENTS),
         "persistence": numbers(frame, "knob.stage3_param_persistence_threshold", PERSISTENT_ELEMENTS),
         "live_parameters": _positive(frame, "knob.stage3_max_live_parameters", LIVE_PARAMETERS),
