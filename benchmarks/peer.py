@@ -10,6 +10,8 @@ that the physics can be computed; a table without them is tuned without physics.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 from base import Peer  # type: ignore[import-not-found]
@@ -58,7 +60,7 @@ def measured(rows: pl.DataFrame, log_throughput: np.ndarray) -> pl.DataFrame:
     ok = np.isfinite(log_throughput)
     return rows.with_columns(
         pl.Series("status", np.where(ok, "ok", FAILED), dtype=pl.String),
-        pl.Series("tokens_per_s_per_device", np.where(ok, np.exp(log_throughput), None), dtype=pl.Float64),
+        pl.Series("tokens_per_s_per_device", np.exp(log_throughput)).fill_nan(None),
     )
 
 
@@ -66,7 +68,7 @@ def stated(table: Table) -> pl.DataFrame:
     """What a table says of its rows before any trial, in the store's columns."""
     features = dict(zip(table.feature_names, np.asarray(table.features, dtype=np.float64).T, strict=True))
     columns: dict[str, pl.Series | np.ndarray] = {
-        f"knob.{KNOBS.get(name, name)}": pl.from_pandas(table.frame[name]) for name in table.frame
+        f"knob.{KNOBS.get(name, name)}": knob(table.frame[name].tolist()) for name in table.frame
     }
     if {"hidden_size", "n_layers", "seq_len"} <= features.keys():
         columns |= {store: features[name] for name, store in SHAPE.items() if name in features}
@@ -76,6 +78,14 @@ def stated(table: Table) -> pl.DataFrame:
         columns |= {f"knob.{name}": values for name, values in features.items()}
     frame = pl.DataFrame(columns).with_columns(pl.lit(table.name).alias("platform.name"))
     return frame.with_columns(pl.col(pl.Float64).fill_nan(None))
+
+
+def knob(values: list[Any]) -> pl.Series:
+    """A column of a table; its words for true, false and unknown become those of the store."""
+    truth = {"true": True, "false": False, "unset": None}
+    if set(values) <= truth.keys():
+        return pl.Series([truth[value] for value in values], dtype=pl.Boolean)
+    return pl.Series(values)
 
 
 def cluster(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -88,9 +98,10 @@ def cluster(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def gated(features: dict[str, np.ndarray]) -> np.ndarray:
-    """(n,) whether the MLP has three matrices, by the number of parameters that is stated."""
+def gated(features: dict[str, np.ndarray]) -> pl.Series:
+    """(n,) whether the MLP has three matrices, by the number of parameters that is stated; else null."""
     hidden, ffn = features["hidden_size"], features["ffn_hidden_size"]
     tables = 2 * features["vocab_size"] * hidden
     in_layer = (features["params_b"] * 1e9 - tables) / features["n_layers"]
-    return (in_layer - 4 * hidden**2) / (hidden * ffn) > 2.5
+    matrices = pl.Series((in_layer - 4 * hidden**2) / (hidden * ffn)).fill_nan(None)
+    return matrices > 2.5

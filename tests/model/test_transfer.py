@@ -134,14 +134,17 @@ def test_memory_that_sources_measured_corrects_the_need() -> None:
     assert (told.predict(rows).chance_to_run[half] < plain.predict(rows).chance_to_run[half] - 0.1).all()
 
 
-def test_a_crash_says_nothing_of_memory() -> None:
+def test_a_crash_lowers_its_neighbours_more_than_all_that_need_more() -> None:
     known, rows = history("slow"), candidates("slow")
     crashed = rows.head(1).with_columns(pl.lit("crash").alias("status"))
     surrogate = TransferSurrogate("slow").fit(pl.concat([known, crashed], how="diagonal"))
     plain = TransferSurrogate("slow").fit(known)
     grid = np.linspace(-2, 2, 20)
-    assert surrogate.feasibility_.edge.predict(grid) == pytest.approx(plain.feasibility_.edge.predict(grid))
-    assert surrogate.predict(rows).chance_to_run[0] < plain.predict(rows).chance_to_run[0]
+    edges = [each.feasibility_.edge.predict(grid) for each in (surrogate, plain)]
+    assert edges[0] == pytest.approx(edges[1], abs=0.05)
+    fall = plain.predict(rows).chance_to_run - surrogate.predict(rows).chance_to_run
+    assert fall[0] > 0.2
+    assert np.median(fall) < 0.05
 
 
 @pytest.mark.parametrize("own", [0, 1, 3, 10])

@@ -15,51 +15,69 @@ from pretune.model.boosting import apply, load_booster
 if TYPE_CHECKING:
     import xgboost
 
-# Grid of the posterior: log of predicted need over capacity at which half of the trials fail,
-# and the width of the edge. The physics may be off by a factor, in either direction.
-_EDGES = np.linspace(-2.0, 2.0, 81)
-_WIDTHS = np.array([0.03, 0.08, 0.2, 0.4])
+# Grid of the posterior, by axis. The physics of memory may be off by a factor, in either direction.
+_EDGES = np.linspace(-2.0, 2.0, 81)  # log of need over capacity at which half of the trials run out of it
+_WIDTHS = np.array([0.03, 0.08, 0.2, 0.4])  # of the edge
+_LOST = np.array([0.005, 0.03, 0.1, 0.3])  # share of trials that fail although they fit
+_UNSEEN = np.array([0.02, 0.3, 0.98])  # share of those out of memory that are not recorded as such
+_LOST_PRIOR = np.array([0.4, 0.35, 0.2, 0.05])
+# what each status says; one that was refused before it began (invalid) says nothing
+_STATUSES = {"ok": "ok", "oom": "oom", "crash": "lost", "timeout": "lost", "diverged": "spoilt"}
 _FINE = np.linspace(-4.0, 4.0, 801)
 PRIOR_SD = 0.45  # of the edge about 0: how far predicted memory needs are off
 NOISE = 0.02  # a share of outcomes that the need for memory does not explain
 PRIOR_BASE = (0.9, 2.0)  # chance, and the trials it is worth, where the need is unknown
-PRIOR_UNEXPLAINED = (0.05, 10.0)  # the same of a failure of unknown cause
 MIN_FAILURES = 5  # to grow trees on them
 
 
 class MemoryEdge:
-    """P(fits) from x (n,), the log of predicted memory need over capacity; NaN: unknown.
+    """P(ok) from x (n,), the log of predicted memory need over capacity; NaN: unknown.
 
-    The mean over (edge, width) of expit((edge - x) / width) under the posterior on a grid: it falls in
-    x whatever was seen, so that one trial that ran out of memory lowers the chance of all that need
-    more, and it needs no minimum of rows. Only ``ok`` and ``oom`` teach it.
+    A trial that fits fails with probability ``lost`` all the same, of a cause that is never memory; one
+    that does not is recorded as ``oom``, or with probability ``unseen`` as another failure. So
+    a failure of unknown cause is as much evidence of too little memory as its need, and the
+    labels of the other failures, make likely. The chance is the mean under the posterior on a
+    grid of edge, width and the two shares: it falls in x whatever was seen, and needs no minimum of rows.
     """
 
     def __init__(self, prior: MemoryEdge | None = None) -> None:
-        edge = -0.5 * (_EDGES / PRIOR_SD) ** 2
-        fresh = np.repeat(edge[:, None], len(_WIDTHS), axis=1)
+        fresh = (
+            (-0.5 * (_EDGES / PRIOR_SD) ** 2)[:, None, None, None]
+            + np.zeros(len(_WIDTHS))[:, None, None]
+            + np.log(_LOST_PRIOR)[:, None]
+            + np.zeros(len(_UNSEEN))
+        )
         self.log_weight: Array = fresh if prior is None else prior.log_weight
         self.base: tuple[float, float] = PRIOR_BASE if prior is None else prior.base
 
     def fit(self, x: Array, status: NDArray[np.object_], strength: float = 1.0) -> Self:
         """Learn from n >= 0 trials; ``strength`` below 1 discounts those of other platforms."""
-        for value in ("ok", "oom"):
+        for value in _STATUSES:
             at = x[np.isfinite(x) & (status == value)]
             counts, edges = np.histogram(np.clip(at, -4, 4), bins=_FINE)  # as fast for many rows as for few
             held = counts > 0
             if held.any():
-                fits = _fits((edges[:-1] + edges[1:])[held] / 2)
-                chance = NOISE / 2 + (1 - NOISE) * (fits if value == "ok" else 1 - fits)
+                chance = _outcome(_STATUSES[value], (edges[:-1] + edges[1:])[held] / 2)
                 self.log_weight = self.log_weight + strength * np.log(chance) @ counts[held]
-        known = strength * np.isin(status, ("ok", "oom")).sum()
+        known = strength * np.isin(status, list(_STATUSES)).sum()
         self.base = _updated(self.base, strength * (status == "ok").sum(), known)
         return self
 
-    def predict(self, x: Array) -> Array:
-        """(n,) probabilities; the share of trials that fitted where x is unknown."""
+    def _weight(self) -> Array:
         weight = np.exp(self.log_weight - self.log_weight.max())
-        curve = np.tensordot(weight / weight.sum(), _fits(_FINE), axes=2)
+        return np.asarray(weight / weight.sum())
+
+    def predict(self, x: Array) -> Array:
+        """(n,) probabilities; the share of trials that ran where x is unknown."""
+        curve = np.tensordot(self._weight(), _outcome("ok", _FINE), axes=4)
         return np.where(np.isfinite(x), np.interp(np.nan_to_num(x), _FINE, curve), self.base[0])
+
+    def blame(self, x: Array) -> Array:
+        """(n,) the chance that memory is why a trial failed whose cause is unknown; 1 where x is."""
+        weight = self._weight()
+        lost = np.tensordot(weight, _outcome("lost", _FINE), axes=4)
+        short = np.tensordot(weight, _outcome("unseen", _FINE), axes=4)
+        return np.where(np.isfinite(x), np.interp(np.nan_to_num(x), _FINE, short / lost), 1.0)
 
     def state(self) -> dict[str, Any]:
         return {"log_weight": self.log_weight.tolist(), "base": list(self.base)}
@@ -73,8 +91,27 @@ class MemoryEdge:
 
 
 def _fits(x: Array) -> Array:
-    found: Array = expit((_EDGES[:, None, None] - x[None, None, :]) / _WIDTHS[None, :, None])
-    return found
+    """(edges, widths, 1, 1, n) the chance that a need of x finds room."""
+    gap = _EDGES[:, None, None, None, None] - x
+    found: Array = expit(gap / _WIDTHS[:, None, None, None])
+    return NOISE / 2 + (1 - NOISE) * found
+
+
+def _outcome(kind: str, x: Array) -> Array:
+    """(edges, widths, lost, unseen, n) probability of an ok, an oom, or a failure of unknown cause ("lost"),
+    which add up to 1; and of the two parts of the last: memory fell short ("unseen"), or not ("spoilt")."""
+    fits, lost, unseen = _fits(x), _LOST[:, None, None], _UNSEEN[:, None]
+    if kind == "ok":
+        found = (1 - lost) * fits
+    elif kind == "spoilt":
+        found = lost * fits
+    elif kind == "oom":
+        found = (1 - unseen) * (1 - fits)
+    elif kind == "unseen":
+        found = unseen * (1 - fits)
+    else:
+        found = unseen * (1 - fits) + lost * fits
+    return np.broadcast_to(found, (len(_EDGES), len(_WIDTHS), len(_LOST), len(_UNSEEN), len(x)))
 
 
 def _updated(base: tuple[float, float], hits: float, count: float) -> tuple[float, float]:
@@ -86,34 +123,30 @@ def _updated(base: tuple[float, float], hits: float, count: float) -> tuple[floa
 class Feasibility:
     """P(status ok): the memory edge, corrected by trees on the knobs where failures are many.
 
-    The trees start from the edge's log odds, and are monotone in the need for memory themselves.
-    Where the need is known, failures of unknown cause are no examples of either outcome; they
-    lower every row alike. Where it is not (a tuning table), every failure is one.
+    The trees start from the edge's log odds, and are monotone in the need for memory themselves. A failure
+    of unknown cause is an example to them by as much as the edge blames memory for it; where the
+    need is not known (a tuning table), wholly.
     """
 
     def __init__(self, prior: Feasibility | None = None, seed: int = 0, n_jobs: int = 1) -> None:
         self.edge: MemoryEdge = MemoryEdge(None if prior is None else prior.edge)
         self.booster: xgboost.Booster | None = None if prior is None else prior.booster
-        self.unexplained: tuple[float, float] = PRIOR_UNEXPLAINED if prior is None else prior.unexplained
         self.seed, self.n_jobs = seed, n_jobs
 
     def fit(
         self, x: Array, status: NDArray[np.object_], matrix: Array | None = None, strength: float = 1.0
     ) -> Self:
         """n >= 0 trials: ``x`` (n,) log memory ratio, ``matrix`` (n, f) features for the trees, if any."""
-        if not np.isfinite(x).any():
-            status = np.where(status == "ok", "ok", "oom").astype(object)
         self.edge.fit(x, status, strength)
-        known = np.isin(status, ("ok", "oom"))
-        # of the trials whose memory sufficed, as far as anyone knows
-        lost = strength * float((~known).sum())
-        self.unexplained = _updated(self.unexplained, lost, strength * float((status != "oom").sum()))
-        failures = int((status[known] != "ok").sum())
-        if matrix is not None and matrix.shape[1] and MIN_FAILURES <= failures <= known.sum() - MIN_FAILURES:
-            self.booster = self._train(x[known], (status[known] == "ok").astype(float), matrix[known])
+        ok = status == "ok"
+        weight = np.where(np.isin(status, ("crash", "timeout")), self.edge.blame(x), 1.0)
+        weight = np.where(np.isin(status, ("diverged", "invalid")), 0.0, weight)
+        failures = weight[~ok].sum()
+        if matrix is not None and matrix.shape[1] and min(failures, ok.sum()) >= MIN_FAILURES:
+            self.booster = self._train(x, ok.astype(float), weight, matrix)
         return self
 
-    def _train(self, x: Array, ok: Array, matrix: Array) -> xgboost.Booster:
+    def _train(self, x: Array, ok: Array, weight: Array, matrix: Array) -> xgboost.Booster:
         import xgboost
 
         params = {
@@ -127,7 +160,8 @@ class Feasibility:
             "nthread": self.n_jobs,
             "verbosity": 0,
         }
-        data = xgboost.DMatrix(np.column_stack([x, matrix]), ok, base_margin=logit(self._edge(x)))
+        margin = logit(self._edge(x))
+        data = xgboost.DMatrix(np.column_stack([x, matrix]), ok, weight=weight, base_margin=margin)
         return xgboost.train(params, data, num_boost_round=60)
 
     def _edge(self, x: Array) -> Array:
@@ -138,13 +172,12 @@ class Feasibility:
         margin = logit(self._edge(x))
         if self.booster is not None and matrix is not None:
             margin = margin + apply(self.booster, np.column_stack([x, matrix]))
-        chance: Array = (1 - self.unexplained[0]) * expit(margin)
-        return chance
+        return np.asarray(expit(margin))
 
     # -- keeping --------------------------------------------------------------------
     def save(self, folder: Path) -> dict[str, Any]:
         """Write ``feasibility.ubj`` where there are trees; returns the rest, for JSON."""
-        state: dict[str, Any] = {"edge": self.edge.state(), "unexplained": self.unexplained, "trees": None}
+        state: dict[str, Any] = {"edge": self.edge.state(), "trees": None}
         if self.booster is not None:
             folder.mkdir(parents=True, exist_ok=True)
             self.booster.save_model(folder / "feasibility.ubj")
@@ -155,7 +188,6 @@ class Feasibility:
     def restore(cls, folder: Path, state: dict[str, Any]) -> Self:
         model = cls()
         model.edge = MemoryEdge.restore(state["edge"])
-        model.unexplained = tuple(state["unexplained"])
         if state["trees"] is not None:
             model.booster = load_booster(folder / state["trees"], state["features"])
         return model

@@ -141,11 +141,24 @@ def residuals(frame: pl.DataFrame, baseline: Baseline) -> tuple[pl.DataFrame, Ar
     return rows(good, np.isfinite(residual)), residual[np.isfinite(residual)]
 
 
-def memory_ratio(frame: pl.DataFrame, baseline: Baseline, bias: float = 0.0) -> Array:
-    """(n,) log of the predicted peak memory over the device's; NaN where either is unknown."""
-    capacity = numbers(frame, "accelerator.memory_bytes")
+def memory_ratio(frame: pl.DataFrame, baseline: Baseline, bias: float = 0.0, usual: float = np.nan) -> Array:
+    """(n,) log of the predicted peak memory over the device's; over ``usual`` bytes where that is unknown.
+
+    NaN where either is unknown.
+    """
+    capacity = numbers(frame, "accelerator.memory_bytes", usual)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.log(baseline.memory_bytes(frame)) - np.log(capacity)) + bias
+
+
+def largest_that_ran(frame: pl.DataFrame, baseline: Baseline) -> float:
+    """Bytes that stand in for a capacity that nobody states: the most that a trial needed that ran.
+
+    NaN where none ran, or physics says nothing of memory.
+    """
+    unstated = np.isnan(numbers(frame, "accelerator.memory_bytes"))
+    need = baseline.memory_bytes(rows(frame, ran(frame) & unstated))
+    return float(np.nanmax(need)) if np.isfinite(need).any() else np.nan
 
 
 def memory_bias(frame: pl.DataFrame, baseline: Baseline, prior: float = 0.0) -> float:

@@ -22,6 +22,7 @@ from pretune.model.sources import POOLED, Sources, platform_position
 from pretune.model.surrogate import (
     PEAKS,
     conformal_quantile,
+    largest_that_ran,
     memory_bias,
     memory_ratio,
     norm_reach,
@@ -86,8 +87,9 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         self.sources_ = Sources(self.baseline_, self.seed).fit(others)
         x = self.sources_.encoder.matrix(others)
         self.memory_bias_ = memory_bias(others, self.baseline_)
+        self.capacity_ = largest_that_ran(others, self.baseline_)
         self.source_feasibility_ = Feasibility(seed=self.seed).fit(
-            memory_ratio(others, self.baseline_, self.memory_bias_),
+            memory_ratio(others, self.baseline_, self.memory_bias_, self.capacity_),
             words(others, "status", "ok"),
             self.sources_.encoder.stated(x),
             strength=min(1.0, SOURCE_EVIDENCE / max(len(others), 1)),
@@ -132,7 +134,8 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         self.process_.fit(terms, residual - said @ self.weight_)
         self.own_memory_bias_ = memory_bias(own, self.baseline_, self.memory_bias_)
         self.feasibility_ = Feasibility(self.source_feasibility_).fit(
-            memory_ratio(own, self.baseline_, self.own_memory_bias_), words(own, "status", "ok")
+            memory_ratio(own, self.baseline_, self.own_memory_bias_, self.capacity_),
+            words(own, "status", "ok"),
         )
 
     # -- predicting -----------------------------------------------------------------
@@ -169,7 +172,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
     def _chance(self, frame: pl.DataFrame, x: Array) -> Array:
         """By memory need and the sources' failures; then by what became of the target's nearest trials."""
         stated = self.sources_.encoder.stated(x)
-        need = memory_ratio(frame, self.baseline_, self.own_memory_bias_)
+        need = memory_ratio(frame, self.baseline_, self.own_memory_bias_, self.capacity_)
         chance = self.feasibility_.predict(need, stated)
         if not len(self.trials_):
             return chance
@@ -187,6 +190,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
             "encoder": self.encoder_.state(),
             "sources": self.sources_.save(folder),
             "memory_bias": self.memory_bias_,
+            "capacity": None if np.isnan(self.capacity_) else self.capacity_,
             "feasibility": self.source_feasibility_.save(folder),
             "log_prior": self.log_prior_.tolist(),
             "reach": self.reach_,
@@ -204,6 +208,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         model.encoder_ = Encoder.restore(sheet["encoder"], baseline)
         model.sources_ = Sources.restore(folder, sheet["sources"], baseline, sheet["seed"])
         model.memory_bias_ = sheet["memory_bias"]
+        model.capacity_ = np.nan if sheet["capacity"] is None else sheet["capacity"]
         model.source_feasibility_ = Feasibility.restore(folder, sheet["feasibility"])
         model.log_prior_, model.reach_ = np.array(sheet["log_prior"]), sheet["reach"]
         model._condition(rows_frame(sheet["trials"]))
