@@ -143,6 +143,12 @@ def test_a_json_file_that_was_cut_off_reads_as_absent(tmp_path):
     assert read_json(tmp_path / "absent.json") is None
 
 
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path):
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "x.json", {"a": object()})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_ending_survives_the_file(tmp_path):
     ending(returncodes={0: 0, 1: -9}).save(tmp_path)
     assert Ending.load(tmp_path) == ending(returncodes={0: 0, 1: -9})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -96,6 +97,16 @@ def test_a_nan_loss_comes_back(tmp_path: Path) -> None:
     store.append(sample_trial("d", status=Status.DIVERGED, loss_last=float("nan")))
     (trial,) = store.trials()
     assert trial.loss_last != trial.loss_last
+
+
+def test_every_folder_that_an_append_makes_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(Path(f"/proc/self/fd/{number}").readlink()))
+    store = TrialStore(tmp_path / "session" / "trials")
+    (path,) = store.append(sample_trial("a"))
+    assert {tmp_path, store.root.parent, store.root, path.parent} <= set(synced)
 
 
 def test_appending_the_same_trials_again_changes_nothing(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pretune.datasets.durable import sync_folder
 from pretune.datasets.trial import Status, Trial, TrialSpec
 
 _MEMORY = tuple(f"peak_memory_{kind}_bytes" for kind in ("allocated", "reserved", "device"))
@@ -131,14 +132,21 @@ def write_json(path: Path, data: Any, durable: bool = True) -> None:
     """Replace ``path`` by ``data`` as a whole: a reader sees the old file or the new one.
 
     ``durable``: on disk on return. Progress needs no such promise, nor its cost in a measured window.
+    Raises :class:`OSError` when it cannot be written; the old file then stays.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(data, file)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(data, file)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(path.parent)
 
 
 def read_json(path: Path) -> Any:

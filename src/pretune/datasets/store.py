@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from pretune.datasets import schema
+from pretune.datasets.durable import make_folder, sync_folder
 from pretune.datasets.spec import one_line
 from pretune.datasets.trial import Trial
 from pretune.errors import StoreError
@@ -70,7 +71,7 @@ class TrialStore:
         table = schema.to_table(trials)
         try:
             if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
                 self._put(table, path)
         except OSError as error:
             reason = error.strerror or " ".join(str(error).split())
@@ -89,7 +90,7 @@ class TrialStore:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
     # -- reading ------------------------------------------------------------------
     def files(self) -> list[Path]:
@@ -191,12 +192,3 @@ def _file_stem(trials: list[Trial]) -> str:
         return trials[0].trial_id
     ids = "\n".join(sorted(trial.trial_id for trial in trials))
     return f"{len(trials)}-{hashlib.sha256(ids.encode()).hexdigest()[:16]}"
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable: the entry lives in the folder, not in the file."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
