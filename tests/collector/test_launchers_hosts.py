@@ -139,9 +139,9 @@ def test_what_was_measured_before_its_session_was_killed_is_not_run_again(tmp_pa
     folder.mkdir()
     write_json(folder / "spec.json", spec.model_dump(mode="json"))
     assert launcher.recover(spec) is None  # begun, but nothing says how it ended
-    write_json(folder / "result.json", {"window_times_s": [0.5], "tokens_per_s": 512.0})
+    write_json(folder / "result.json", {"window_times_s": [0.5], "tokens_per_s_per_device": 256.0})
     trial = launcher.recover(spec)
-    assert (trial.status, trial.tokens_per_s, trial.warm) == (Status.OK, 512.0, True)
+    assert (trial.status, trial.tokens_per_s_per_device, trial.warm) == (Status.OK, 256.0, True)
     write_json(folder / "rank-1.json", {"rank": 1, "status": "crash", "exception": "OSError", "message": "x"})
     assert launcher.recover(spec).status is Status.CRASH  # it broke after it had measured
 

@@ -108,7 +108,7 @@ def status_of(folder: Path, ending: Ending) -> tuple[Status, str | None]:
     if bad:
         _, rank, code = min(bad)
         return Status.CRASH, f"rank {rank} {_how(code)}"
-    if read_json(folder / "result.json") is None:
+    if not (read_json(folder / "result.json") or {}).get("tokens_per_s_per_device"):
         return Status.CRASH, "every rank exited with code 0, yet none measured anything"
     return Status.OK, None
 

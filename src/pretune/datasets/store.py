@@ -127,7 +127,9 @@ class TrialStore:
         return sum(self._metadata(path).num_rows for path in self.files())
 
     def validate(self) -> list[Fault]:
-        """Everything wrong: unreadable files, rows that are no trials or lie elsewhere, ids that repeat."""
+        """Everything wrong: unreadable files, rows that are no trials, lie elsewhere, or contradict
+        themselves, ids that repeat.
+        """
         faults: list[Fault] = []
         seen: dict[str, Path] = {}
         for path in self.files():
@@ -153,7 +155,7 @@ class TrialStore:
         seen[trial.trial_id] = path
         if path.parent.name != f"platform={trial.platform.name}":
             return f"its platform is {trial.platform.name}, which is another folder"
-        return None
+        return trial.layout_problem()
 
     def _trial(self, path: Path, number: int, row: dict) -> Trial:
         try:
