@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pretune.collector.evidence import write_json
-from pretune.collector.launchers import launcher_for
+from pretune.collector.evidence import Ending, write_json
+from pretune.collector.launchers import Handle, launcher_for
 from pretune.collector.launchers.hosts import Host, HostsLauncher, LocalLauncher
 from pretune.datasets import Accelerator, Knobs, ModelSpec, Platform, Status, TrialSpec, Workload
 from pretune.errors import InputError, LaunchError
@@ -126,15 +126,31 @@ def test_an_agent_that_ends_at_once_is_an_error_that_names_its_log(tmp_path):
         launcher.run("x", PROGRAM)
 
 
-def test_what_was_measured_before_its_session_was_killed_is_not_run_again(tmp_path):
-    launcher = HostsLauncher([Host(ranks=2)], tmp_path, warm=True)
+def sheet(**knobs):
     model = ModelSpec(name="m", layers=1, hidden_size=8, heads=1, vocabulary=16)
-    spec = TrialSpec(
+    return TrialSpec(
         trial_id="t",
         workload=Workload(model=model, sequence_length=8, global_batch_tokens=256),
         platform=Platform(name="p", accelerator=Accelerator(name="cpu"), devices_per_node=2, backend="gloo"),
-        knobs=Knobs(micro_batch=1),
+        knobs=Knobs(micro_batch=1, **knobs),
     )
+
+
+def test_a_trial_whose_ranks_could_not_write_is_not_judged(tmp_path, monkeypatch):
+    launcher = HostsLauncher([Host(ranks=2)], tmp_path)
+    ending = Ending(began=1.8e9, wall_s=9.0, returncodes={0: os.EX_IOERR, 1: 1})
+    monkeypatch.setattr(launcher, "_ending", lambda *_: ending)
+    launcher._running["t"] = None
+    handle = Handle(sheet(), tmp_path)
+    with pytest.raises(LaunchError, match="could not write there; make room"):
+        launcher.poll(handle)
+    assert Ending.load(tmp_path) is None  # started again, it runs again
+    launcher.kill(handle)  # waits for nothing
+
+
+def test_what_was_measured_before_its_session_was_killed_is_not_run_again(tmp_path):
+    launcher = HostsLauncher([Host(ranks=2)], tmp_path, warm=True)
+    spec = sheet()
     folder = tmp_path / "t"
     folder.mkdir()
     write_json(folder / "spec.json", spec.model_dump(mode="json"))
@@ -142,6 +158,7 @@ def test_what_was_measured_before_its_session_was_killed_is_not_run_again(tmp_pa
     write_json(folder / "result.json", {"window_times_s": [0.5], "tokens_per_s_per_device": 256.0})
     trial = launcher.recover(spec)
     assert (trial.status, trial.tokens_per_s_per_device, trial.warm) == (Status.OK, 256.0, True)
+    assert launcher.recover(sheet(**{"env.X": "1"})).warm is False  # read at import: such trials start cold
     write_json(folder / "rank-1.json", {"rank": 1, "status": "crash", "exception": "OSError", "message": "x"})
     assert launcher.recover(spec).status is Status.CRASH  # it broke after it had measured
 

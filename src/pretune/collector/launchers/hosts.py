@@ -182,8 +182,12 @@ class HostsLauncher(Launcher):
         ending = self._ending(running, handle.spec.measure.timeout_s)
         if ending is None:
             return None
+        del self._running[handle.spec.trial_id]  # it ended, also when that cannot be noted
+        if os.EX_IOERR in ending.returncodes.values():
+            raise LaunchError(
+                f"{handle.folder}: its ranks could not write there; make room, then start again"
+            )
         ending.save(handle.folder)
-        del self._running[handle.spec.trial_id]
         return judge(handle.spec, handle.folder, ending)
 
     def kill(self, handle: Handle) -> None:
@@ -200,7 +204,7 @@ class HostsLauncher(Launcher):
             # measured to the end; only the launcher's own note is missing
             began = (folder / "spec.json").stat().st_mtime
             wall_s = max((folder / "result.json").stat().st_mtime - began, 0.0)
-            ending = Ending(began, wall_s, warm=self.warm)
+            ending = Ending(began, wall_s, warm=self._forks(spec.knobs.environment()))
         return None if ending is None else judge(spec, folder, ending)
 
     def close(self) -> None:
@@ -242,15 +246,18 @@ class HostsLauncher(Launcher):
             "LOCAL_WORLD_SIZE": str(ranks),
             "GROUP_WORLD_SIZE": str(len(self.hosts)),
         }
-        # libraries read some variables when they are imported: a warm worker has done that
-        cold = bool(extra) or not self.warm
-        running = _Running(name, folder.resolve(), time.time(), time.monotonic(), warm=not cold)
+        warm = self._forks(extra)
+        running = _Running(name, folder.resolve(), time.time(), time.monotonic(), warm)
         for index, agent in enumerate(self._agents):
             mine = {**shared, "GROUP_RANK": str(index)}
             where = str(folder.resolve())
-            agent.say(run=name, module=module, folder=where, ranks=ranks, env=mine, cold=cold)
+            agent.say(run=name, module=module, folder=where, ranks=ranks, env=mine, cold=not warm)
         self._running[name] = running
         return running
+
+    def _forks(self, variables: dict[str, str]) -> bool:
+        """Libraries read some variables when they are imported: a warm worker has done that."""
+        return self.warm and not variables
 
     def _connect(self) -> None:
         if self._agents:
