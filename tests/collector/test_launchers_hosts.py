@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pretune.collector.evidence import Ending, write_json
+from pretune.collector.agent import Run, _torchrun_ended, kill_ranks
+from pretune.collector.evidence import Ending, status_of, write_json
 from pretune.collector.launchers import Handle, launcher_for
 from pretune.collector.launchers.hosts import Host, HostsLauncher, LocalLauncher
 from pretune.datasets import Accelerator, Knobs, ModelSpec, Platform, Status, TrialSpec, Workload
@@ -79,12 +80,31 @@ class TestLocal:
             local.run("one-dies", PROGRAM)
         assert all(gone(pid) for pid in pids(folder))
 
+    def test_the_rank_that_died_is_the_cause_not_those_that_were_ended_for_it(self, local):
+        folder = behave(local.folder, "higher-dies", rank0="sleep", rank1="break")
+        running = local._start("higher-dies", folder, PROGRAM, {})
+        while (ending := local._ending(running, 60.0)) is None:
+            time.sleep(0.05)
+        del local._running["higher-dies"]
+        assert ending.killed_ranks == [0]
+        assert status_of(folder, ending) == (Status.CRASH, "rank 1 was killed by SIGSEGV")
+
     def test_what_takes_too_long_is_killed_with_all_its_ranks(self, local):
         folder = behave(local.folder, "too-long", rank0="sleep", rank1="sleep")
         with pytest.raises(LaunchError, match="limit of"):
             local.run("too-long", PROGRAM, timeout_s=12.0)
         assert len(pids(folder)) == 2
         assert all(gone(pid) for pid in pids(folder))
+
+
+def test_a_cold_node_that_was_ended_for_another_is_not_out_of_memory(tmp_path):
+    """Its torchrun was killed before it could write how its ranks ended."""
+    environment = {"GROUP_RANK": "1"}
+    run = Run({"run": "t", "folder": str(tmp_path), "ranks": 2, "env": environment}, {-1: 2**22 + 1})
+    kill_ranks(run)
+    _torchrun_ended(run, -9)
+    ending = Ending(1.8e9, 9.0, {0: 7, 1: 1, **run.returncodes}, oom_kills=1, killed_ranks=run.killed)
+    assert status_of(tmp_path, ending) == (Status.CRASH, "rank 0 exited with code 7")
 
 
 @pytest.mark.slow

@@ -106,10 +106,8 @@ class Agent:
 
     def _fork(self, command: dict[str, Any]) -> dict[int, int]:
         environment = command["env"]
-        first = int(environment["GROUP_RANK"]) * command["ranks"]
         processes = {}
-        for local_rank in range(command["ranks"]):
-            rank = first + local_rank
+        for local_rank, rank in enumerate(_ranks_here(command)):
             mine = {**environment, "RANK": str(rank), "LOCAL_RANK": str(local_rank)}
             parent = os.getpid()
             pid = os.fork()
@@ -156,7 +154,7 @@ class Agent:
                     del run.processes[rank]
                     self._ended(run, rank, code)
             if run.failed_at and time.monotonic() - run.failed_at > _GRACE_S:
-                self._kill_processes(run)
+                kill_ranks(run)
             if not run.processes:
                 del self.runs[run_id]
                 kills = _oom_kills(run.command) - run.oom_kills_before
@@ -175,7 +173,7 @@ class Agent:
         if rank >= 0:
             run.returncodes[rank] = code
         else:
-            run.returncodes.update(_torchrun_returncodes(run.command, code))
+            _torchrun_ended(run, code)
         if code and run.failed_at is None:
             run.failed_at = time.monotonic()
 
@@ -183,16 +181,10 @@ class Agent:
         run = self.runs.get(run_id)
         if run is None:
             return
-        self._kill_processes(run)
+        kill_ranks(run)
         while run_id in self.runs:
             self.reap()
             time.sleep(0.01)
-
-    def _kill_processes(self, run: Run) -> None:
-        for rank, pid in run.processes.items():
-            if rank >= 0 and rank not in run.killed:
-                run.killed.append(rank)
-            kill_tree(pid)
 
 
 def prepare(warm: bool) -> None:
@@ -280,13 +272,27 @@ def _oom_kills(command: dict[str, Any]) -> int:
     return sum(oom_kills(group) for group in groups) if groups else oom_kills()
 
 
-def _torchrun_returncodes(command: dict[str, Any], code: int) -> dict[int, int]:
-    node = int(command["env"]["GROUP_RANK"])
-    found = read_json(Path(command["folder"]) / f"node-{node}.json")
+def _torchrun_ended(run: Run, code: int) -> None:
+    """What torchrun wrote of its ranks; when it was killed before, its own exit code stands for theirs."""
+    found = read_json(Path(run.command["folder"]) / f"node-{run.command['env']['GROUP_RANK']}.json")
     if found:
-        return {int(rank): value for rank, value in found.items()}
-    first = node * command["ranks"]
-    return dict.fromkeys(range(first, first + command["ranks"]), code)
+        run.returncodes = {int(rank): value for rank, value in found["returncodes"].items()}
+        run.killed = found["killed"]
+    else:
+        run.returncodes = dict.fromkeys(_ranks_here(run.command), code)
+
+
+def _ranks_here(command: dict[str, Any]) -> range:
+    first = int(command["env"]["GROUP_RANK"]) * command["ranks"]
+    return range(first, first + command["ranks"])
+
+
+def kill_ranks(run: Run) -> None:
+    """End what still runs of it here, and note which ranks that were."""
+    for rank, pid in run.processes.items():
+        ranks = [rank] if rank >= 0 else _ranks_here(run.command)
+        run.killed += [each for each in ranks if each not in run.killed]
+        kill_tree(pid)
 
 
 def kill_tree(pid: int) -> None:

@@ -102,11 +102,13 @@ def status_of(folder: Path, ending: Ending) -> tuple[Status, str | None]:
         return Status(failed[0]["status"]), _exception(failed[0])
     if ending.killed_because:
         return Status.TIMEOUT, ending.killed_because
-    if failed:
-        return Status.CRASH, _exception(failed[0])
     bad = [(rank in ending.killed_ranks, rank, code) for rank, code in ending.returncodes.items() if code]
+    # the others' exceptions only say that their peer is gone; a lost peer can itself make a library abort
+    broken = [each for each in bad if not each[0] and each[2] < 0 and each[2] != -signal.SIGABRT]
+    if failed and not broken:
+        return Status.CRASH, _exception(failed[0])
     if bad:
-        _, rank, code = min(bad)
+        _, rank, code = min(broken or bad)
         return Status.CRASH, f"rank {rank} {_how(code)}"
     if not (read_json(folder / "result.json") or {}).get("tokens_per_s_per_device"):
         return Status.CRASH, "every rank exited with code 0, yet none measured anything"

@@ -15,6 +15,8 @@ def run(folder: Path) -> int:
         time.sleep(600)
     if orders == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if orders == "break":
+        os.kill(os.getpid(), signal.SIGSEGV)
     if orders == "abort":
         return 7
     return 0
