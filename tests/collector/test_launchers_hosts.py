@@ -49,6 +49,12 @@ def wait_until(condition, seconds=60.0):
     return False
 
 
+def ended(launcher, running):
+    while (ending := launcher._ending(running, 60.0)) is None:
+        time.sleep(0.05)
+    return ending
+
+
 def gone(pid):
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
@@ -83,8 +89,7 @@ class TestLocal:
     def test_the_rank_that_died_is_the_cause_not_those_that_were_ended_for_it(self, local):
         folder = behave(local.folder, "higher-dies", rank0="sleep", rank1="break")
         running = local._start("higher-dies", folder, PROGRAM, {})
-        while (ending := local._ending(running, 60.0)) is None:
-            time.sleep(0.05)
+        ending = ended(local, running)
         del local._running["higher-dies"]
         assert ending.killed_ranks == [0]
         assert status_of(folder, ending) == (Status.CRASH, "rank 1 was killed by SIGSEGV")
@@ -140,6 +145,34 @@ def test_a_prefix_that_does_not_exist_is_named(tmp_path):
         launcher.run("x", PROGRAM)
 
 
+@pytest.mark.slow
+def test_what_a_user_sets_for_the_ranks_arrives_where_no_environment_is_handed_on(tmp_path, monkeypatch):
+    folder = behave(tmp_path / "runs", "far", rank0="tell")
+    for name, value in {"NCCL_DEBUG": "WARN", "PRETUNE_TOKENS": "ids.npy", "MINE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "the launcher's own")
+    far = Host(
+        interface="eth7",
+        prefix=("env", "-i", *(f"{name}={os.environ[name]}" for name in ("PATH", "PYTHONPATH"))),
+    )
+    with HostsLauncher([far], tmp_path / "runs", backend="nccl") as launcher:
+        launcher.run("far", PROGRAM)
+    found = json.loads((folder / "environment-0").read_text())
+    assert (found["NCCL_DEBUG"], found["NCCL_SOCKET_IFNAME"]) == ("WARN", "eth7")
+    assert found["PRETUNE_TOKENS"] == str(Path("ids.npy").resolve())
+    assert "MINE" not in found
+
+
+def test_a_folder_that_a_host_does_not_see_is_said_and_no_trial(tmp_path):
+    with HostsLauncher([Host()], tmp_path / "runs", backend="nccl") as launcher:
+        begun = time.monotonic()
+        running = launcher._start("x", tmp_path / "elsewhere", PROGRAM, {})
+        with pytest.raises(LaunchError, match=r"host 127\.0\.0\.1: .*elsewhere is not there; --out must be"):
+            ended(launcher, running)
+        launcher._wait(running)
+        assert time.monotonic() - begun < 15
+
+
 def test_an_agent_that_ends_at_once_is_an_error_that_names_its_log(tmp_path):
     launcher = HostsLauncher([Host(prefix=("false",))], tmp_path)
     with pytest.raises(LaunchError, match=r"ended with code 1; see .*agent-0\.log"):
@@ -193,6 +226,7 @@ def test_what_was_measured_before_its_session_was_killed_is_not_run_again(tmp_pa
         ({"hosts": []}, "launcher.hosts"),
         ({"hosts": [{"adress": "a"}]}, r"launcher\.hosts\.0: adress"),
         ({"hosts": [{"ranks": 1}, {"ranks": 2}]}, "same number of ranks"),
+        ({"hosts": [{"address": "10.0.0.1"}, {}]}, "several hosts need an address each"),
     ],
 )
 def test_wrong_settings_are_named(tmp_path, settings, message):

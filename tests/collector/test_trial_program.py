@@ -14,7 +14,7 @@ import pytest
 
 from pretune.collector import trial_program
 from pretune.collector.evidence import write_json
-from pretune.collector.process import PARENT
+from pretune.collector.process import PARENT, TOKENS
 from pretune.datasets import Accelerator, Knobs, Measure, ModelSpec, Platform, Trial, TrialSpec, Workload
 
 MODEL = ModelSpec(name="tiny", layers=2, hidden_size=64, heads=4, vocabulary=256, max_positions=32)
@@ -131,6 +131,13 @@ def test_ranks_that_read_different_sheets_refuse_to_train(tmp_path):
         ended = read(folder / f"rank-{rank}.json")
         assert ended["status"] == "invalid"
         assert "differs between the ranks" in ended["message"]
+
+
+@pytest.mark.slow
+def test_ranks_with_different_tokens_refuse_to_train(tmp_path):
+    assert run(sheet(tmp_path, spec()), **{TOKENS: ("", "/data/ids.npy")}) == [1, 1]
+    ended = read(tmp_path / "rank-0.json")
+    assert (ended["status"], ended["message"][:22]) == ("invalid", "PRETUNE_TOKENS: differ")
 
 
 @pytest.mark.slow

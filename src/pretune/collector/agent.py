@@ -11,6 +11,7 @@ way, the agent kills every rank and exits: no trial outlives its session, also o
     out  {"ready": seconds}                                                imported, ops built
          {"ended": id, "returncodes": {"rank": code}, "oom_kills": k, "killed": [rank]}
          {"port": number}
+         {"error": line}                                                        why it can run nothing
 
 A *cold* agent starts every trial through torchrun's own library call. A *warm* one has
 imported torch and the framework, and forks: a fresh process for every rank, without the
@@ -37,6 +38,7 @@ from typing import Any
 from pretune.collector.evidence import read_json
 from pretune.collector.process import CGROUPS, be_first_to_go, die_with_parent, oom_kills
 from pretune.collector.rank import leave_after
+from pretune.errors import LaunchError
 
 _GRACE_S = 3.0  # after one rank failed, the others may write what they know
 
@@ -55,7 +57,11 @@ class Run:
 
 def main() -> None:
     agent = Agent(warm="--warm" in sys.argv[1:])
-    agent.serve()
+    try:
+        agent.serve()
+    except LaunchError as error:
+        agent.say(error=str(error))
+        sys.exit(1)
 
 
 class Agent:
@@ -98,6 +104,10 @@ class Agent:
             self.say(port=free_port())
 
     def start(self, command: dict[str, Any]) -> None:
+        if not Path(command["folder"]).is_dir():
+            raise LaunchError(
+                f"{command['folder']} is not there; --out must be a folder that every host sees"
+            )
         clear_stale_locks()
         run = Run(command, {}, oom_kills_before=_oom_kills(command))
         start = self._torchrun if command["cold"] else self._fork
@@ -205,7 +215,10 @@ def prepare(warm: bool) -> None:
 
 
 def build_deepspeed_op() -> None:
-    """Build the shared-memory op once per machine and user, clearing a stale lock."""
+    """Build the shared-memory op once per machine and user, clearing a stale lock.
+
+    Raises :class:`LaunchError` when it cannot be built.
+    """
     import fcntl
 
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pretune"
@@ -217,7 +230,7 @@ def build_deepspeed_op() -> None:
             code = "from pretune.collector.agent import load_deepspeed_op; load_deepspeed_op()"
             built = subprocess.run([sys.executable, "-c", code], check=False, stdin=subprocess.DEVNULL)
             if built.returncode:
-                sys.exit(
+                raise LaunchError(
                     "DeepSpeed's extension cannot be built: install g++ and Python's headers (python3-dev)"
                 )
             stamp.touch()

@@ -11,6 +11,7 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 PARENT = "PRETUNE_RANK_PARENT"  # the process that a cold rank must not outlive
 CGROUPS = "PRETUNE_RANK_CGROUPS"  # colon-separated control-group folders, {local_rank} filled in
+TOKENS = "PRETUNE_TOKENS"  # a file of token ids to train on, see TokenFile; synthetic tokens without it
 
 
 def die_with_parent(parent: int) -> None:
