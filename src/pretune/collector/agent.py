@@ -36,7 +36,14 @@ from pathlib import Path
 from typing import Any
 
 from pretune.collector.evidence import read_json
-from pretune.collector.process import CGROUPS, be_first_to_go, die_with_parent, oom_kills
+from pretune.collector.process import (
+    CGROUPS,
+    COUNTS_OOM,
+    be_first_to_go,
+    control_groups,
+    die_with_parent,
+    oom_kills,
+)
 from pretune.collector.rank import leave_after
 from pretune.errors import LaunchError
 
@@ -276,13 +283,9 @@ def _deepspeed_version() -> str:
 
 def _oom_kills(command: dict[str, Any]) -> int:
     named = command["env"].get(CGROUPS, "")
-    groups = [
-        Path(name.replace("{local_rank}", str(local_rank)))
-        for name in named.split(":")
-        if "memory" in name or (name and Path("/sys/fs/cgroup/cgroup.controllers").exists())
-        for local_rank in range(command["ranks"])
-    ]
-    return sum(oom_kills(group) for group in groups) if groups else oom_kills()
+    ranks = range(command["ranks"])
+    groups = {group for rank in ranks for group in control_groups(named, rank, COUNTS_OOM)}
+    return sum(map(oom_kills, groups)) if groups else oom_kills()
 
 
 def _torchrun_ended(run: Run, code: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from pretune.collector.evidence import write_json
-from pretune.collector.process import CGROUPS, enter_control_groups
+from pretune.collector.process import LIMITS_CPU, enter_control_groups
 
 _SIZE = 512  # of the square matrices: past the small-matrix losses, milliseconds on one core
 _COPY_BYTES = 64 << 20
@@ -27,8 +27,7 @@ def run(folder: Path) -> int:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    if "cpu" in os.environ.get(CGROUPS, ""):
-        enter_control_groups()
+    enter_control_groups(LIMITS_CPU)
     cuda = torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR") != "cpu"
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     if cuda:
