@@ -48,6 +48,8 @@ from pretune.collector.rank import leave_after
 from pretune.errors import LaunchError
 
 _GRACE_S = 3.0  # after one rank failed, the others may write what they know
+_OPS = ("deepspeed_shm_comm", "fused_adam", "cpu_adam")  # DeepSpeed's, built before or in a trial
+_LOCK_S = 10.0  # loading a built op, on another host, holds its lock for less
 
 
 @dataclass
@@ -257,17 +259,26 @@ def load_deepspeed_op() -> None:
 
 
 def clear_stale_locks() -> None:
-    """Remove torch's locks on extensions that no process has open: whoever made them was killed."""
+    """Remove torch's locks on the ops that trials build which no process has open: their maker was killed.
+
+    A process on another host that shares this cache cannot be seen: a young lock gets some seconds.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torch_extensions"
-    for lock in Path(os.environ.get("TORCH_EXTENSIONS_DIR", cache)).rglob("lock"):
-        if not _is_open(lock):
-            lock.unlink(missing_ok=True)
+    cache = Path(os.environ.get("TORCH_EXTENSIONS_DIR", cache))
+    for lock in (lock for op in _OPS for lock in (*cache.glob(f"{op}/lock"), *cache.glob(f"*/{op}/lock"))):
+        with contextlib.suppress(FileNotFoundError):  # its holder removed it
+            while not _is_open(lock) and time.time() - lock.stat().st_mtime < _LOCK_S:
+                time.sleep(0.5)
+            if not _is_open(lock):
+                lock.unlink()
 
 
 def _is_open(path: Path) -> bool:
+    """Whether any process of this machine has the file open, by whatever name."""
+    wanted = path.stat()
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         with contextlib.suppress(OSError):
-            if os.readlink(descriptor) == str(path):
+            if os.path.samestat(descriptor.stat(), wanted):
                 return True
     return False
 
