@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+NVIDIA_DRIVER = Path("/dev/nvidiactl")  # is there when the driver is
+
 
 def _cuda() -> Any:
     torch: Any = sys.modules.get("torch")
