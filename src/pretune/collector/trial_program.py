@@ -110,7 +110,7 @@ def _train(folder: Path, evidence: Evidence) -> None:
     training.load(spec.framework)
     gc.collect()
     gc.freeze()  # a collection would copy the libraries' pages into a fork, and count them as training's
-    evidence.memory = PeakMemory(baseline=True)
+    evidence.memory = PeakMemory()
     enter_control_groups()
     spec = training.resolve(spec)
     evidence.progress("init")
