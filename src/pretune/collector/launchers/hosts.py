@@ -22,6 +22,7 @@ from pretune.datasets.spec import Spec
 from pretune.datasets.trial import Trial, TrialSpec
 from pretune.errors import InputError, LaunchError
 
+STALL_S = 120.0  # without news of a trial, unless told otherwise
 _READY_S = 300.0  # importing torch and DeepSpeed, and the first build of an op
 _KILL_S = 30.0  # what a host gets to say that the ranks which were killed are gone
 _PEER_GRACE_S = 5.0  # what the other hosts get after one host's ranks failed
@@ -166,7 +167,7 @@ class HostsLauncher(Launcher):
         *,
         backend: str = "gloo",
         warm: bool = False,
-        stall_s: float = 120.0,
+        stall_s: float = STALL_S,
     ) -> None:
         if len({host.ranks for host in hosts}) != 1:
             counts = ", ".join(f"{host.address}: {host.ranks}" for host in hosts)
@@ -396,7 +397,7 @@ class LocalLauncher(HostsLauncher):
         *,
         backend: str = "gloo",
         warm: bool = False,
-        stall_s: float = 120.0,
+        stall_s: float = STALL_S,
     ) -> None:
         hosts = [Host(ranks=devices, interface="lo" if backend == "gloo" else None)]
         super().__init__(hosts, folder, backend=backend, warm=warm, stall_s=stall_s)
