@@ -91,9 +91,7 @@ class _Agent:
             raise self._gone() from None
 
     def wait_for(self, key: str, timeout_s: float) -> Any:
-        """The value of the next event that has ``key``; raises :class:`LaunchError` without one, or with
-        what the agent says is wrong.
-        """
+        """The value of the next event that has ``key``; raises :class:`LaunchError` where none comes."""
         limit = time.monotonic() + timeout_s
         while True:
             event = self._next(limit - time.monotonic())
@@ -185,10 +183,9 @@ class HostsLauncher(Launcher):
     def submit(self, spec: TrialSpec) -> Handle:
         folder = self.folder / spec.trial_id
         folder.mkdir(parents=True, exist_ok=True)
-        for old in (*folder.glob("rank-*.json"), *folder.glob("node-*.json"), folder / "ended.json"):
-            old.unlink(missing_ok=True)
-        (folder / "result.json").unlink(missing_ok=True)
-        (folder / "progress.json").unlink(missing_ok=True)
+        for kind in ("rank-*", "node-*", "ended", "result", "progress"):
+            for old in folder.glob(f"{kind}.json"):
+                old.unlink()
         if not (folder / "spec.json").exists():
             write_json(folder / "spec.json", spec.model_dump(mode="json"))
         (folder / "spec.json").touch()  # when this run began, should recover have to know
@@ -202,9 +199,7 @@ class HostsLauncher(Launcher):
             return None
         del self._running[handle.spec.trial_id]  # it ended, also when that cannot be noted
         if os.EX_IOERR in ending.returncodes.values():
-            raise LaunchError(
-                f"{handle.folder}: its ranks could not write there; make room, then start again"
-            )
+            raise LaunchError(f"{handle.folder}: its ranks could not write there; make room, start again")
         ending.save(handle.folder)
         return judge(handle.spec, handle.folder, ending)
 
@@ -268,8 +263,9 @@ class HostsLauncher(Launcher):
         for index, agent in enumerate(self._agents):
             own = self._environment(agent.host)
             mine = {**_handed_on(), **own, **extra, **meeting, "GROUP_RANK": str(index)}
-            where = str(folder.resolve())
-            agent.say(run=name, module=module, folder=where, ranks=ranks, env=mine, cold=not warm)
+            agent.say(
+                run=name, module=module, folder=str(running.folder), ranks=ranks, env=mine, cold=not warm
+            )
         self._running[name] = running
         return running
 
