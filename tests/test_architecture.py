@@ -106,7 +106,7 @@ def texts() -> Iterator[Path]:
     """The project's own text files."""
     kinds = {".py", ".pyi", ".md", ".yaml", ".toml", ".txt", ".json", ".in", ""}
     skipped = re.compile(
-        r"(^|/)(\.git|\.venv|runs|build|dist|__pycache__|\.[a-z]+_cache|\.hypothesis|[^/]+\.egg-info)/"
+        r"(^|/)(\.git$|(\.git|\.venv|runs|build|dist|__pycache__|\.[a-z]+_cache|\.hypothesis|[^/]+\.egg-info)/)"
     )
     for folder, _, names in os.walk(ROOT):
         for path in (Path(folder, name) for name in names):

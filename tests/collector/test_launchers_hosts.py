@@ -24,7 +24,7 @@ PROGRAM = "programs.sleeper"
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
 
 
 def behave(root, name, **ranks):
@@ -61,10 +61,11 @@ def gone(pid):
 
 @pytest.fixture(scope="module", params=["warm", "cold"])
 def local(request, tmp_path_factory):
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
-    with LocalLauncher(2, tmp_path_factory.mktemp(request.param), warm=request.param == "warm") as launcher:
-        yield launcher
-    del os.environ["PYTHONPATH"]
+    folder = tmp_path_factory.mktemp(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        with LocalLauncher(2, folder, warm=request.param == "warm") as launcher:
+            yield launcher
 
 
 @pytest.mark.slow

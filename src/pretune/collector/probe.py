@@ -136,7 +136,7 @@ def _allreduce(device: Any) -> dict[str, float]:
     import torch.distributed as dist
 
     def seconds(size_bytes: int, calls: int) -> float:
-        tensor = torch.ones(size_bytes // 4, device=device)  # type: ignore[call-overload]
+        tensor = torch.ones(size_bytes // 4, device=device)
         times = []
         for _ in range(calls):  # a fixed number of calls: every rank must make the same
             begun = time.perf_counter()
