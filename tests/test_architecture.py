@@ -102,23 +102,11 @@ def test_the_collector_brings_no_heavy_library_into_a_training_process(statement
     assert HEAVY.intersection(loaded) == set()
 
 
-def test_help_is_quick():
-    code = (
-        "import subprocess, sys, time; t = time.perf_counter();"
-        "subprocess.run([sys.argv[1], '--help'], check=True, stdout=subprocess.DEVNULL);"
-        "print(time.perf_counter() - t)"
-    )
-    pretune = str(Path(sys.executable).with_name("pretune"))
-    command = [sys.executable, "-c", code, pretune]
-    times = [float(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(5)]
-    assert min(times) < 0.3
-
-
 def texts() -> Iterator[Path]:
     """The project's own text files."""
     kinds = {".py", ".pyi", ".md", ".yaml", ".toml", ".txt", ".json", ".in", ""}
     skipped = re.compile(
-        r"(^|/)(\.git|\.venv|runs|build|dist|__pycache__|\.[a-z]+_cache|\.hypothesis|[^/]+\.egg-info)/"
+        r"(^|/)(\.git$|(\.git|\.venv|runs|build|dist|__pycache__|\.[a-z]+_cache|\.hypothesis|[^/]+\.egg-info)/)"
     )
     for folder, _, names in os.walk(ROOT):
         for path in (Path(folder, name) for name in names):
@@ -126,16 +114,19 @@ def texts() -> Iterator[Path]:
                 yield path
 
 
+# somebody's home or working folder; in a web address it is a page
+SOMEBODYS = re.compile(r"(?<![\w.])/(home|root|Users|work|tmp)/\w")
+
+
 def test_no_file_names_a_path_of_the_machine_it_was_written_on():
-    paths = [str(ROOT), str(ROOT.parent / "shared"), f"{Path.home()}/"]
-    paths = [path for path in paths if len(path) > 4]
     found = [
-        f"{file.relative_to(ROOT)}: {path}"
+        f"{file.relative_to(ROOT)}: {line.strip()[:100]}"
         for file in texts()
-        for path in paths
-        if path in file.read_text(encoding="utf-8", errors="replace")
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
+        if SOMEBODYS.search(line) or str(ROOT) in line
     ]
     assert found == []
+    assert SOMEBODYS.search(f"open('{Path('/', 'home', 'me', 'x.py')}')")
 
 
 def test_no_file_is_too_long_to_read():

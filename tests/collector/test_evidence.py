@@ -77,6 +77,20 @@ def test_a_kill_from_outside_is_a_crash(tmp_path):
     assert (status, cause) == (Status.CRASH, "rank 1 was killed by SIGKILL")
 
 
+def test_a_rank_that_broke_without_a_word_is_the_cause_not_the_one_that_lost_its_peer(tmp_path):
+    rank(tmp_path, 0, "crash", "ConnectionResetError")
+    codes = {0: 1, 1: -11, 2: -15}
+    status, cause = status_of(tmp_path, ending(returncodes=codes, killed_ranks=[2]))
+    assert (status, cause) == (Status.CRASH, "rank 1 was killed by SIGSEGV")
+
+
+@pytest.mark.parametrize(("code", "ours"), [(-9, [0]), (-6, [])])
+def test_a_rank_that_was_ended_or_aborted_after_an_exception_is_not_its_cause(tmp_path, code, ours):
+    rank(tmp_path, 1, "crash", "KeyError")
+    status, cause = status_of(tmp_path, ending(returncodes={0: code, 1: 1}, killed_ranks=ours))
+    assert (status, cause) == (Status.CRASH, "rank 1: KeyError: KeyError")
+
+
 @pytest.mark.parametrize("kills", [0, 1])
 def test_a_rank_that_we_killed_after_another_failed_is_not_the_cause(tmp_path, kills):
     codes = {0: -9, 1: 3}
@@ -141,6 +155,12 @@ def test_a_json_file_that_was_cut_off_reads_as_absent(tmp_path):
     (tmp_path / "x.json").write_text(json.dumps({"a": 1})[:-2])
     assert read_json(tmp_path / "x.json") is None
     assert read_json(tmp_path / "absent.json") is None
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path):
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "x.json", {"a": object()})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_ending_survives_the_file(tmp_path):

@@ -37,7 +37,13 @@ def case(zero_stage=1, precision="fp32", name="deepspeed", **knobs):
     )
 
 
+def inert(stage):
+    """The knobs that are declared inert on gloo, each at a value that is not the stage's default."""
+    return {"allgather_bucket_size": 1000, "overlap_comm": stage != 3, "allgather_partitions": False}
+
+
 SHARDED = {"stage3_param_persistence_threshold": 0}  # at ZeRO-3, weights this small would stay whole
+LOW = {"stage3_param_persistence_threshold": 1000}  # the norms alone stay whole
 CASES = {
     **{f"zero {stage}": case(stage) for stage in range(4)},
     **{f"zero {stage} bf16": case(stage, "bf16") for stage in range(4)},
@@ -46,14 +52,28 @@ CASES = {
     "buckets accumulation": case(2, reduce_bucket_size=20_000, micro_batch=2),
     "reduce": case(use_multi_rank_bucket_allreduce=False),
     "reduce zero 2": case(2, use_multi_rank_bucket_allreduce=False),
+    "reduce zero 2 accumulation": case(2, use_multi_rank_bucket_allreduce=False, micro_batch=2),
+    "reduce buckets": case(use_multi_rank_bucket_allreduce=False, reduce_bucket_size=20_000),
+    "buckets zero 2": case(2, reduce_bucket_size=20_000),
+    "all-reduce buckets": case(reduce_bucket_size=20_000, reduce_scatter=False),
+    "all-reduce buckets zero 3": case(3, reduce_bucket_size=20_000, reduce_scatter=False),
     "send bf16": case(communication_data_type="bf16"),
     "send fp16": case(communication_data_type="fp16"),
+    "send fp16 zero 2": case(2, communication_data_type="fp16"),
+    "send fp32 zero 0 bf16": case(0, "bf16", communication_data_type="fp32"),
     "send bf16 zero 3": case(3, communication_data_type="bf16"),
     "all-reduce zero 3": case(3, reduce_scatter=False),
     "scatter zero 3": case(3, reduce_scatter=False, contiguous_gradients=False),
     "sharded": case(3, **SHARDED),
     "sharded prefetch": case(3, stage3_prefetch_bucket_size=10_000, **SHARDED),
     "sharded max live": case(3, stage3_max_live_parameters=1000, **SHARDED),
+    "low accumulation": case(3, micro_batch=2, **LOW),
+    "low prefetch 1": case(3, stage3_prefetch_bucket_size=1, **LOW),
+    "low prefetch": case(3, stage3_prefetch_bucket_size=20_000, **LOW),
+    "low prefetch max live": case(
+        3, stage3_prefetch_bucket_size=20_000, stage3_max_live_parameters=100_000, **LOW
+    ),
+    "low max live": case(3, stage3_max_live_parameters=50_000, **LOW),
     "offload": case(offload_optimizer="cpu"),
     "offload zero 2": case(2, offload_optimizer="cpu"),
     "offload zero 3": case(3, offload_optimizer="cpu"),
@@ -66,10 +86,11 @@ CASES = {
     "ddp": case(name="torch_ddp"),
     "ddp accumulation": case(name="torch_ddp", micro_batch=2),
     "ddp buckets": case(name="torch_ddp", ddp_bucket_mb=0.1),
-    # declared inert on gloo
-    "allgather_bucket_size": case(allgather_bucket_size=1000),
-    "overlap_comm": case(overlap_comm=True),
-    "allgather_partitions": case(allgather_partitions=False),
+    **{
+        f"{name} zero {stage}": case(stage, **{name: value})
+        for stage in (1, 2, 3)
+        for name, value in inert(stage).items()
+    },
 }
 
 
@@ -219,8 +240,13 @@ def test_threads_and_compilation_take_effect(found):
     assert "aten::gelu" not in found["compile"]["kernels"]  # fused into generated code
 
 
-@pytest.mark.parametrize("knob", ["allgather_bucket_size", "overlap_comm", "allgather_partitions"])
-def test_a_knob_declared_inert_changes_nothing_that_is_issued(found, knob):
-    assert "gloo" in framework("deepspeed").knobs[knob].inert
+def test_what_is_declared_inert_on_gloo_is_what_is_tried():
+    declared_inert = {name for name, each in framework("deepspeed").knobs.items() if "gloo" in each.inert}
+    assert declared_inert == inert(1).keys()
+
+
+@pytest.mark.parametrize("knob", inert(1))
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_knob_declared_inert_changes_nothing_that_is_issued(found, knob, stage):
     for seen in ("collectives", "saved_bytes", "threads"):
-        assert found[knob][seen] == found["zero 1"][seen]
+        assert found[f"{knob} zero {stage}"][seen] == found[f"zero {stage}"][seen]

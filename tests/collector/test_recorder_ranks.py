@@ -43,5 +43,12 @@ def test_the_ranks_stop_at_the_same_step_and_the_slowest_sets_the_time(tmp_path)
 
 def test_a_loss_that_one_rank_loses_ends_them_all(tmp_path):
     lines, trial = run(tmp_path, "diverge")
-    assert [line["ended"] for line in lines] == ["diverged", "diverged"]
+    assert [line["ended"] for line in lines] == ["Diverged", "Diverged"]
     assert trial.status is Status.DIVERGED
+
+
+def test_the_rank_that_raised_first_says_how_it_ended_not_the_one_that_lost_its_peer(tmp_path):
+    (first, second), trial = run(tmp_path, "oom")
+    assert (first["ended"], second["ended"]) == ("RuntimeError", "MemoryError")
+    assert (first["wrote"], second["wrote"]) == (False, True)
+    assert (trial.status, trial.cause) == (Status.OOM, "MemoryError: no room")

@@ -1,5 +1,6 @@
-"""The trial program itself, its ranks started by hand with what torchrun would give them."""
+"""The trial program by the road of a cold trial, its ranks started by hand with what torchrun gives them."""
 
+import errno
 import json
 import os
 import signal
@@ -11,7 +12,9 @@ import time
 import psutil
 import pytest
 
-from pretune.collector.trial_program import write_json
+from pretune.collector import trial_program
+from pretune.collector.evidence import write_json
+from pretune.collector.process import PARENT, TOKENS
 from pretune.datasets import Accelerator, Knobs, Measure, ModelSpec, Platform, Trial, TrialSpec, Workload
 
 MODEL = ModelSpec(name="tiny", layers=2, hidden_size=64, heads=4, vocabulary=256, max_positions=32)
@@ -35,7 +38,8 @@ def spec(model=MODEL, framework="torch_ddp", seed=0, **knobs):
 def environment(rank, port):
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
-    return {**os.environ, "OMP_NUM_THREADS": "1", **{k: str(v) for k, v in {**ranks, **meeting}.items()}}
+    given = {**ranks, **meeting, PARENT: os.getpid(), "OMP_NUM_THREADS": 1}
+    return {**os.environ, **{name: str(value) for name, value in given.items()}}
 
 
 def free_port():
@@ -44,23 +48,30 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def run(*folders):
-    """Start rank 0 in the first folder and rank 1 in the last; returns their exit codes."""
-    command, port = [sys.executable, "-m", "pretune.collector.trial_program"], free_port()
+def rank(folder):
+    return [sys.executable, "-m", "pretune.collector.rank", "pretune.collector.trial_program", str(folder)]
+
+
+def run(*folders, **more):
+    """Start rank 0 in the first folder and rank 1 in the last; returns their exit codes.
+
+    ``more``: a variable -> its values on the two ranks.
+    """
+    port = free_port()
     ranks = [
         subprocess.Popen(
-            [*command, str(folder)],
-            env=environment(rank, port),
+            rank(folder),
+            env=environment(number, port) | {name: str(values[number]) for name, values in more.items()},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        for rank, folder in enumerate((folders[0], folders[-1]))
+        for number, folder in enumerate((folders[0], folders[-1]))
     ]
     try:
-        return [rank.wait(timeout=120) for rank in ranks]
+        return [process.wait(timeout=120) for process in ranks]
     finally:
-        for rank in ranks:
-            rank.kill()
+        for process in ranks:
+            process.kill()
 
 
 def sheet(folder, of):
@@ -123,26 +134,32 @@ def test_ranks_that_read_different_sheets_refuse_to_train(tmp_path):
 
 
 @pytest.mark.slow
+def test_ranks_with_different_tokens_refuse_to_train(tmp_path):
+    assert run(sheet(tmp_path, spec()), **{TOKENS: ("", "/data/ids.npy")}) == [1, 1]
+    ended = read(tmp_path / "rank-0.json")
+    assert (ended["status"], ended["message"][:22]) == ("invalid", "PRETUNE_TOKENS: differ")
+
+
+@pytest.mark.slow
 def test_a_rank_dies_with_its_parent(tmp_path):
     """The rank waits for a partner that never comes; then its parent is killed."""
     sheet(tmp_path, spec())
     start = (
-        "import subprocess, sys, time;"
-        f"p = subprocess.Popen([sys.executable, '-m', 'pretune.collector.trial_program', {str(tmp_path)!r}]);"
-        "print(p.pid, flush=True); time.sleep(600)"
+        f"import os, subprocess, time; os.environ[{PARENT!r}] = str(os.getpid());"
+        f"p = subprocess.Popen({rank(tmp_path)!r}); print(p.pid, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", start], env=environment(0, free_port()), stdout=subprocess.PIPE, text=True
     )
-    rank = psutil.Process(int(parent.stdout.readline()))
+    child = psutil.Process(int(parent.stdout.readline()))
     deadline = time.monotonic() + 60
     while not (tmp_path / "progress.json").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    psutil.wait_procs([rank], timeout=10)
-    assert not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path):
@@ -156,8 +173,10 @@ def test_a_reader_never_sees_half_a_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_without_a_sheet_it_says_how_to_be_called(tmp_path):
-    command = [sys.executable, "-m", "pretune.collector.trial_program", str(tmp_path)]
-    answer = subprocess.run(command, capture_output=True, text=True)
-    assert answer.returncode == 2
-    assert "spec.json" in answer.stderr
+def test_a_full_disk_is_the_hosts_trouble_and_no_crash_of_the_configuration(tmp_path, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(trial_program, "write_json", full)
+    assert trial_program.run(sheet(tmp_path, spec())) == os.EX_IOERR
+    assert "progress.json: cannot be written (No space left on device)" in capsys.readouterr().err

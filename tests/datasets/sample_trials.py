@@ -19,7 +19,7 @@ PLATFORM = Platform(
 
 
 def sample_trial(trial_id: str, platform: str = "two-ranks", **fields: Any) -> Trial:
-    """An ok trial of that id; ``fields`` replaces what a test is about."""
+    """An ok trial of that id; ``fields`` replaces what a test is about. One that failed has no throughput."""
     settings: dict[str, Any] = {
         "workload": WORKLOAD,
         "platform": PLATFORM.model_copy(update={"name": platform}),
@@ -34,4 +34,6 @@ def sample_trial(trial_id: str, platform: str = "two-ranks", **fields: Any) -> T
         "missing": {"nvml": "no NVIDIA driver"},
         "software": {"torch": "2.13.0"},
     }
+    if fields.get("status", Status.OK) is not Status.OK:
+        settings |= {"cause": "as the test has it", "tokens_per_s": None, "tokens_per_s_per_device": None}
     return Trial(trial_id=trial_id, **(settings | fields))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from sample_trials import sample_trial
 
 from pretune.datasets import Knobs, Status, Trial, TrialStore, shipped_history
@@ -46,15 +48,19 @@ knobs = st.builds(
         max_size=3,
     ),
 )
+endings = st.fixed_dictionaries(
+    {
+        "status": st.sampled_from([status for status in Status if status is not Status.OK]),
+        "cause": words.filter(bool),
+    }
+) | amounts.map(lambda each: {"tokens_per_s_per_device": each, "tokens_per_s": 2 * each})
 trials = st.builds(
-    lambda **fields: sample_trial("t", **fields),
+    lambda ending, **fields: sample_trial("t", **fields, **ending),
+    ending=endings,
     knobs=knobs,
-    status=st.sampled_from(Status),
-    cause=st.none() | words,
     created_at=st.datetimes(timezones=st.just(UTC), min_value=datetime(1971, 1, 1)),
     window_times_s=st.lists(st.floats(0, 1e9), max_size=4),
     hosts=st.lists(words, max_size=3),
-    tokens_per_s=st.none() | amounts,
     loss_last=st.none() | st.floats(allow_nan=False),
     peak_memory_device_bytes=st.none() | counts,
     warm=st.none() | st.booleans(),
@@ -96,6 +102,16 @@ def test_a_nan_loss_comes_back(tmp_path: Path) -> None:
     store.append(sample_trial("d", status=Status.DIVERGED, loss_last=float("nan")))
     (trial,) = store.trials()
     assert trial.loss_last != trial.loss_last
+
+
+def test_every_folder_that_an_append_makes_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(Path(f"/proc/self/fd/{number}").readlink()))
+    store = TrialStore(tmp_path / "session" / "trials")
+    (path,) = store.append(sample_trial("a"))
+    assert {tmp_path, store.root.parent, store.root, path.parent} <= set(synced)
 
 
 def test_appending_the_same_trials_again_changes_nothing(tmp_path: Path) -> None:
@@ -199,6 +215,10 @@ def with_version(table: pa.Table, version: str) -> pa.Table:
             "row 0: status: Input should be 'ok'",
         ),
         (
+            lambda t: t.set_column(t.column_names.index("status"), "status", pa.array(["oom"])),
+            "row 0: status oom needs a cause in words",
+        ),
+        (
             lambda t: t.set_column(
                 t.column_names.index("platform.name"), "platform.name", pa.array(["elsewhere"])
             ),
@@ -213,6 +233,28 @@ def test_a_foreign_file_is_named_with_its_reason(tmp_path: Path, change: Any, re
     fault = only_fault(store)
     assert fault.startswith(str(path))
     assert reason in fault
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"tokens_per_s_per_device": None}, "status ok needs tokens_per_s_per_device"),
+        ({"tokens_per_s_per_device": 341.5}, "341.5 is not tokens_per_s_per_device 341.5 x 2 devices"),
+        ({"status": Status.CRASH, "cause": None}, "status crash needs a cause"),
+        ({"status": Status.OOM, "tokens_per_s": 1.0}, "status oom has a throughput"),
+    ],
+)
+def test_a_trial_that_contradicts_itself_is_refused(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        sample_trial("t", **fields)
+
+
+def test_knobs_that_do_not_make_the_global_batch_are_a_fault(tmp_path: Path) -> None:
+    store = TrialStore(tmp_path)
+    store.append(sample_trial("good", knobs=Knobs(micro_batch=1, accumulation=2, dp=2)))
+    store.append(sample_trial("wrong", knobs=Knobs(micro_batch=1, accumulation=4, dp=2)))
+    expected = "micro_batch 1 x accumulation 4 x dp 2 is not the global batch of 4 sequences"
+    assert only_fault(store).endswith(expected)
 
 
 def test_an_id_that_repeats_is_named_with_both_files(tmp_path: Path) -> None:

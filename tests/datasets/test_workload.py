@@ -97,6 +97,45 @@ def test_config_json_of_pythia() -> None:
     assert spec.model_copy(update={"name": "pythia-1.4b"}) == model("pythia-1.4b")
 
 
+# google/gemma-2b, as its documentation gives the shape; the parameters are the published count
+GEMMA = {
+    "model_type": "gemma",
+    "num_hidden_layers": 18,
+    "hidden_size": 2048,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+    "intermediate_size": 16384,
+    "hidden_act": "gelu_pytorch_tanh",
+    "rms_norm_eps": 1e-6,
+    "vocab_size": 256000,
+}
+
+
+def test_config_json_of_gemma_whose_mlp_is_gated_by_gelu(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(GEMMA))
+    spec = ModelSpec.from_huggingface(path)
+    assert spec.gated_mlp
+    assert spec.parameters == 2_506_172_416
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"head_dim": 512}, "head_dim: 512 x 8 heads is not hidden_size 2048"),
+        ({"n_shared_experts": 2}, "n_shared_experts: 2 is a shape"),
+        ({"q_lora_rank": 1536}, "q_lora_rank: 1536 is a shape"),
+        ({"mlp_only_layers": [0]}, r"mlp_only_layers: \[0\] is a shape"),
+    ],
+)
+def test_a_shape_that_no_field_holds_is_refused_by_its_key(tmp_path: Path, change: dict, said: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(GEMMA | change))
+    with pytest.raises(InputError, match=said):
+        ModelSpec.from_huggingface(path)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

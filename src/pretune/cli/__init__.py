@@ -35,3 +35,6 @@ def main() -> None:
     except PretuneError as error:
         print(f"pretune: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else 1)
+    except OSError as error:  # a full disk, a folder that may not be written
+        print(f"pretune: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(1)

@@ -21,8 +21,11 @@ def show(folder: Folder = "shipped", as_json: Json = False) -> None:
     """Count the trials of each platform and workload, with their best throughput."""
     import polars as pl
 
+    from pretune.datasets import Workload
+
     speed = pl.col("tokens_per_s_per_device")
-    group = ["platform.name", "model.name", "workload.sequence_length", "workload.precision"]
+    workload = [f"workload.{name}" for name in Workload.model_fields if name != "model"]
+    group = ["platform.name", "model.name", *workload]
     rows = (
         open_store(folder)
         .scan()
@@ -46,10 +49,14 @@ def show(folder: Folder = "shipped", as_json: Json = False) -> None:
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with column names that leave room for the figures on a terminal."""
+    """The row with the workload in one word, which leaves room for the figures on a terminal."""
+    sequence, optimizer = row["workload.sequence_length"], row["workload.optimizer"]
+    sequences = row["workload.global_batch_tokens"] // sequence
+    workload = f"{row['model.name']}-{sequence}x{sequences}-{row['workload.precision']}"
     return {
-        name.removesuffix(".name").split("_tokens")[0].split(".")[-1].removesuffix("_length"): value
-        for name, value in row.items()
+        "platform": row["platform.name"],
+        "workload": workload if optimizer == "adamw" else f"{workload}-{optimizer}",
+        **{name.split("_tokens")[0]: value for name, value in row.items() if "." not in name},
     }
 
 
@@ -71,10 +78,10 @@ def validate(folder: Folder = "shipped", as_json: Json = False) -> None:
 
 def open_store(folder: str) -> TrialStore:
     """The store; raises :class:`InputError` when the folder holds no trials."""
-    from pretune.datasets import TrialStore, shipped_history
     from pretune.errors import InputError
+    from pretune.tuner.job import find_store
 
-    store = shipped_history() if folder == "shipped" else TrialStore(folder)
+    store = find_store(folder)
     if not store.files():
         raise InputError(f"{folder}: holds no trials; name a folder with platform=*/*.parquet in it")
     return store

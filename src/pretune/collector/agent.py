@@ -11,6 +11,7 @@ way, the agent kills every rank and exits: no trial outlives its session, also o
     out  {"ready": seconds}                                                imported, ops built
          {"ended": id, "returncodes": {"rank": code}, "oom_kills": k, "killed": [rank]}
          {"port": number}
+         {"error": line}                                                        why it can run nothing
 
 A *cold* agent starts every trial through torchrun's own library call. A *warm* one has
 imported torch and the framework, and forks: a fresh process for every rank, without the
@@ -35,10 +36,20 @@ from pathlib import Path
 from typing import Any
 
 from pretune.collector.evidence import read_json
-from pretune.collector.process import CGROUPS, be_first_to_go, die_with_parent, oom_kills
+from pretune.collector.process import (
+    CGROUPS,
+    COUNTS_OOM,
+    be_first_to_go,
+    control_groups,
+    die_with_parent,
+    oom_kills,
+)
 from pretune.collector.rank import leave_after
+from pretune.errors import LaunchError
 
 _GRACE_S = 3.0  # after one rank failed, the others may write what they know
+_OPS = ("deepspeed_shm_comm", "fused_adam", "cpu_adam")  # DeepSpeed's, built before or in a trial
+_LOCK_S = 10.0  # loading a built op, on another host, holds its lock for less
 
 
 @dataclass
@@ -55,7 +66,11 @@ class Run:
 
 def main() -> None:
     agent = Agent(warm="--warm" in sys.argv[1:])
-    agent.serve()
+    try:
+        agent.serve()
+    except LaunchError as error:
+        agent.say(error=str(error))
+        sys.exit(1)
 
 
 class Agent:
@@ -98,6 +113,10 @@ class Agent:
             self.say(port=free_port())
 
     def start(self, command: dict[str, Any]) -> None:
+        if not Path(command["folder"]).is_dir():
+            raise LaunchError(
+                f"{command['folder']} is not there; --out must be a folder that every host sees"
+            )
         clear_stale_locks()
         run = Run(command, {}, oom_kills_before=_oom_kills(command))
         start = self._torchrun if command["cold"] else self._fork
@@ -106,10 +125,8 @@ class Agent:
 
     def _fork(self, command: dict[str, Any]) -> dict[int, int]:
         environment = command["env"]
-        first = int(environment["GROUP_RANK"]) * command["ranks"]
         processes = {}
-        for local_rank in range(command["ranks"]):
-            rank = first + local_rank
+        for local_rank, rank in enumerate(_ranks_here(command)):
             mine = {**environment, "RANK": str(rank), "LOCAL_RANK": str(local_rank)}
             parent = os.getpid()
             pid = os.fork()
@@ -156,7 +173,7 @@ class Agent:
                     del run.processes[rank]
                     self._ended(run, rank, code)
             if run.failed_at and time.monotonic() - run.failed_at > _GRACE_S:
-                self._kill_processes(run)
+                kill_ranks(run)
             if not run.processes:
                 del self.runs[run_id]
                 kills = _oom_kills(run.command) - run.oom_kills_before
@@ -175,7 +192,7 @@ class Agent:
         if rank >= 0:
             run.returncodes[rank] = code
         else:
-            run.returncodes.update(_torchrun_returncodes(run.command, code))
+            _torchrun_ended(run, code)
         if code and run.failed_at is None:
             run.failed_at = time.monotonic()
 
@@ -183,16 +200,10 @@ class Agent:
         run = self.runs.get(run_id)
         if run is None:
             return
-        self._kill_processes(run)
+        kill_ranks(run)
         while run_id in self.runs:
             self.reap()
             time.sleep(0.01)
-
-    def _kill_processes(self, run: Run) -> None:
-        for rank, pid in run.processes.items():
-            if rank >= 0 and rank not in run.killed:
-                run.killed.append(rank)
-            kill_tree(pid)
 
 
 def prepare(warm: bool) -> None:
@@ -213,7 +224,10 @@ def prepare(warm: bool) -> None:
 
 
 def build_deepspeed_op() -> None:
-    """Build the shared-memory op once per machine and user, clearing a stale lock."""
+    """Build the shared-memory op once per machine and user, clearing a stale lock.
+
+    Raises :class:`LaunchError` when it cannot be built.
+    """
     import fcntl
 
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pretune"
@@ -225,7 +239,7 @@ def build_deepspeed_op() -> None:
             code = "from pretune.collector.agent import load_deepspeed_op; load_deepspeed_op()"
             built = subprocess.run([sys.executable, "-c", code], check=False, stdin=subprocess.DEVNULL)
             if built.returncode:
-                sys.exit(
+                raise LaunchError(
                     "DeepSpeed's extension cannot be built: install g++ and Python's headers (python3-dev)"
                 )
             stamp.touch()
@@ -245,17 +259,26 @@ def load_deepspeed_op() -> None:
 
 
 def clear_stale_locks() -> None:
-    """Remove torch's locks on extensions that no process has open: whoever made them was killed."""
+    """Remove torch's locks on the ops that trials build which no process has open: their maker was killed.
+
+    A process on another host that shares this cache cannot be seen: a young lock gets some seconds.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torch_extensions"
-    for lock in Path(os.environ.get("TORCH_EXTENSIONS_DIR", cache)).rglob("lock"):
-        if not _is_open(lock):
-            lock.unlink(missing_ok=True)
+    cache = Path(os.environ.get("TORCH_EXTENSIONS_DIR", cache))
+    for lock in (lock for op in _OPS for lock in (*cache.glob(f"{op}/lock"), *cache.glob(f"*/{op}/lock"))):
+        with contextlib.suppress(FileNotFoundError):  # its holder removed it
+            while not _is_open(lock) and time.time() - lock.stat().st_mtime < _LOCK_S:
+                time.sleep(0.5)
+            if not _is_open(lock):
+                lock.unlink()
 
 
 def _is_open(path: Path) -> bool:
+    """Whether any process of this machine has the file open, by whatever name."""
+    wanted = path.stat()
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         with contextlib.suppress(OSError):
-            if os.readlink(descriptor) == str(path):
+            if os.path.samestat(descriptor.stat(), wanted):
                 return True
     return False
 
@@ -271,22 +294,32 @@ def _deepspeed_version() -> str:
 
 def _oom_kills(command: dict[str, Any]) -> int:
     named = command["env"].get(CGROUPS, "")
-    groups = [
-        Path(name.replace("{local_rank}", str(local_rank)))
-        for name in named.split(":")
-        if "memory" in name or (name and Path("/sys/fs/cgroup/cgroup.controllers").exists())
-        for local_rank in range(command["ranks"])
-    ]
-    return sum(oom_kills(group) for group in groups) if groups else oom_kills()
+    ranks = range(command["ranks"])
+    groups = {group for rank in ranks for group in control_groups(named, rank, COUNTS_OOM)}
+    return sum(map(oom_kills, groups)) if groups else oom_kills()
 
 
-def _torchrun_returncodes(command: dict[str, Any], code: int) -> dict[int, int]:
-    node = int(command["env"]["GROUP_RANK"])
-    found = read_json(Path(command["folder"]) / f"node-{node}.json")
+def _torchrun_ended(run: Run, code: int) -> None:
+    """What torchrun wrote of its ranks; when it was killed before, its own exit code stands for theirs."""
+    found = read_json(Path(run.command["folder"]) / f"node-{run.command['env']['GROUP_RANK']}.json")
     if found:
-        return {int(rank): value for rank, value in found.items()}
-    first = node * command["ranks"]
-    return dict.fromkeys(range(first, first + command["ranks"]), code)
+        run.returncodes = {int(rank): value for rank, value in found["returncodes"].items()}
+        run.killed = found["killed"]
+    else:
+        run.returncodes = dict.fromkeys(_ranks_here(run.command), code)
+
+
+def _ranks_here(command: dict[str, Any]) -> range:
+    first = int(command["env"]["GROUP_RANK"]) * command["ranks"]
+    return range(first, first + command["ranks"])
+
+
+def kill_ranks(run: Run) -> None:
+    """End what still runs of it here, and note which ranks that were."""
+    for rank, pid in run.processes.items():
+        ranks = [rank] if rank >= 0 else _ranks_here(run.command)
+        run.killed += [each for each in ranks if each not in run.killed]
+        kill_tree(pid)
 
 
 def kill_tree(pid: int) -> None:

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+NVIDIA_DRIVER = Path("/dev/nvidiactl")  # is there when the driver is
+
 
 def _cuda() -> Any:
     torch: Any = sys.modules.get("torch")
@@ -28,30 +30,35 @@ def reserved_bytes() -> int:
 class PeakMemory:
     """The peak memory of this rank from now on: the three figures of a Trial.
 
-    On a GPU, ``device`` is what the driver counts as used there, other processes included.
-    On a CPU it alone is known: the peak of the private and shared pages, without mapped
-    files (libraries), less those that were there when the baseline was taken. With the
-    baseline taken after the libraries are imported it is what a memory control group
-    entered at that moment would count, the same in a fresh process and in a forked one.
+    On a GPU, ``device`` is the most that the driver counted as used there, other processes
+    included, whenever ``sample`` was called. On a CPU it alone is known: the peak of the
+    private and shared pages, without mapped files (libraries), less those that are there now.
+    Made after the libraries are imported it is what a memory control group entered now
+    would count, the same in a fresh process and in a forked one.
     """
 
-    def __init__(self, baseline: bool) -> None:
-        """``baseline``: leave out what this process holds now."""
-        self._baseline_bytes = 0
+    def __init__(self) -> None:
+        self._baseline_bytes = self._used_bytes = 0
         if cuda := _cuda():
             cuda.reset_peak_memory_stats()
-        elif baseline:
+        else:
             with contextlib.suppress(OSError):  # a kernel or container without it: the old peak stays
                 Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
             resident = _resident_bytes()
             self._baseline_bytes = resident.get("RssAnon", 0) + resident.get("RssShmem", 0)
 
-    def read(self) -> dict[str, int | None]:
-        allocated = reserved = used = None
+    def sample(self) -> None:
+        """Look at the GPU: its driver keeps no peak. Nothing on a CPU, whose kernel does."""
         if cuda := _cuda():
             free, total = cuda.mem_get_info()
+            self._used_bytes = max(self._used_bytes, total - free)
+
+    def read(self) -> dict[str, int | None]:
+        allocated = reserved = used = None
+        self.sample()
+        if cuda := _cuda():
             allocated, reserved = int(cuda.max_memory_allocated()), int(cuda.max_memory_reserved())
-            used = total - free
+            used = self._used_bytes
         elif resident := _resident_bytes():
             used = max(resident["VmHWM"] - resident["RssFile"] - self._baseline_bytes, 0)
         return {

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pretune.datasets.durable import sync_folder
 from pretune.datasets.trial import Status, Trial, TrialSpec
 
 _MEMORY = tuple(f"peak_memory_{kind}_bytes" for kind in ("allocated", "reserved", "device"))
@@ -101,13 +102,15 @@ def status_of(folder: Path, ending: Ending) -> tuple[Status, str | None]:
         return Status(failed[0]["status"]), _exception(failed[0])
     if ending.killed_because:
         return Status.TIMEOUT, ending.killed_because
-    if failed:
-        return Status.CRASH, _exception(failed[0])
     bad = [(rank in ending.killed_ranks, rank, code) for rank, code in ending.returncodes.items() if code]
+    # the others' exceptions only say that their peer is gone; a lost peer can itself make a library abort
+    broken = [each for each in bad if not each[0] and each[2] < 0 and each[2] != -signal.SIGABRT]
+    if failed and not broken:
+        return Status.CRASH, _exception(failed[0])
     if bad:
-        _, rank, code = min(bad)
+        _, rank, code = min(broken or bad)
         return Status.CRASH, f"rank {rank} {_how(code)}"
-    if read_json(folder / "result.json") is None:
+    if not (read_json(folder / "result.json") or {}).get("tokens_per_s_per_device"):
         return Status.CRASH, "every rank exited with code 0, yet none measured anything"
     return Status.OK, None
 
@@ -131,14 +134,21 @@ def write_json(path: Path, data: Any, durable: bool = True) -> None:
     """Replace ``path`` by ``data`` as a whole: a reader sees the old file or the new one.
 
     ``durable``: on disk on return. Progress needs no such promise, nor its cost in a measured window.
+    Raises :class:`OSError` when it cannot be written; the old file then stays.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(data, file)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(data, file)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(path.parent)
 
 
 def read_json(path: Path) -> Any:

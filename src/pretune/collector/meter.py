@@ -31,12 +31,12 @@ class Meter:
         self,
         measure: Measure,
         ranks: Ranks,
-        memory: device.PeakMemory | None = None,
+        memory: device.PeakMemory,
         report: Report | None = None,
     ) -> None:
         self.rule = WindowRule(measure)
         self.ranks = ranks
-        self.memory = memory or device.PeakMemory(baseline=False)
+        self.memory = memory
         self.ends_s: list[float] = []
         self._report = report
         self._counters = Counters()
@@ -104,6 +104,7 @@ class Meter:
 
     def _exchange(self) -> Reading:
         seconds = time.perf_counter() - self._block_start_s
+        self.memory.sample()
         compilations = device.compilations()
         loss = None if self._loss is None else float(self._loss)
         if self._loss_first is None:

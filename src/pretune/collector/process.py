@@ -6,11 +6,16 @@ import contextlib
 import ctypes
 import os
 import signal
+from collections.abc import Collection
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 PARENT = "PRETUNE_RANK_PARENT"  # the process that a cold rank must not outlive
 CGROUPS = "PRETUNE_RANK_CGROUPS"  # colon-separated control-group folders, {local_rank} filled in
+TOKENS = "PRETUNE_TOKENS"  # a file of token ids to train on, see TokenFile; synthetic tokens without it
+# a control group that limits processor time has one of these files, one that counts memory kills one of those
+LIMITS_CPU = ("cpu.max", "cpu.cfs_quota_us")
+COUNTS_OOM = ("memory.events", "memory.oom_control")
 
 
 def die_with_parent(parent: int) -> None:
@@ -29,18 +34,21 @@ def be_first_to_go() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def enter_control_groups() -> list[Path]:
-    """Join the groups named in the environment; returns them.
+def control_groups(named: str, local_rank: int | str, having: Collection[str] = ()) -> list[Path]:
+    """The folders that ``named`` lists (see ``CGROUPS``); with ``having``, those with one of its files."""
+    folders = [Path(name) for name in named.replace("{local_rank}", str(local_rank)).split(":") if name]
+    return [folder for folder in folders if not having or any((folder / file).exists() for file in having)]
+
+
+def enter_control_groups(having: Collection[str] = ()) -> None:
+    """Join the groups named in the environment.
 
     Ranks join after their libraries are imported, so that a memory limit counts what
     training takes, the same in a cold process and in one forked from a warm worker.
     """
-    local_rank = os.environ.get("LOCAL_RANK", "0")
-    named = os.environ.get(CGROUPS, "").replace("{local_rank}", local_rank)
-    groups = [Path(name) for name in named.split(":") if name]
-    for group in groups:
+    named, local_rank = os.environ.get(CGROUPS, ""), os.environ.get("LOCAL_RANK", "0")
+    for group in control_groups(named, local_rank, having):
         (group / "cgroup.procs").write_text(str(os.getpid()))
-    return groups
 
 
 def oom_kills(group: Path | None = None) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from pretune.collector.device import PeakMemory
 from pretune.collector.meter import Meter
 from pretune.collector.outcome import cause, judge
 from pretune.collector.ranks import Ranks
@@ -19,7 +20,7 @@ from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform
 from pretune.datasets.trial import Measure, Status, Trial, TrialSpec
 from pretune.datasets.workload import Workload
-from pretune.errors import InputError
+from pretune.errors import InputError, PretuneError
 
 if TYPE_CHECKING:
     from pretune.datasets.store import TrialStore
@@ -28,7 +29,7 @@ Batch = TypeVar("Batch")
 
 
 class TrialRecorder:
-    """Measures the loop inside its ``with`` block and appends one Trial to a store.
+    """Measures the loop inside its ``with`` block and appends one Trial to a store, which every rank sees.
 
     ::
 
@@ -38,10 +39,12 @@ class TrialRecorder:
                 if not recorder.step(loss=loss):
                     break  # measured; going on is fine too, and costs nothing
 
-    Made on every rank, after ``torch.distributed`` is set up; rank 0 alone writes. It
-    waits for the device at the end of each measured step and changes nothing else. An
-    exception is recorded with its status (``oom``, ``diverged``, ``crash``, ...) and goes on.
-    ``trial`` is what was recorded, on rank 0.
+    Entered on every rank, after ``torch.distributed`` is set up and before the model is built:
+    memory is counted from there. It waits for the device at the end of each measured step and
+    changes nothing else. Rank 0 writes when enough is measured; what comes later does not undo it.
+    An exception before that is recorded with its status (``oom``, ``diverged``, ``crash``, ...) by
+    the rank that raised first, and goes on. To stop by hand says nothing of the configuration, and
+    is no trial. ``trial`` is what this rank recorded.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class TrialRecorder:
         self.spec = TrialSpec(
             trial_id=trial_id or uuid.uuid4().hex,
             session_id=session_id,
+            purpose="history",
             workload=workload,
             platform=platform,
             knobs=knobs,
@@ -67,16 +71,19 @@ class TrialRecorder:
         )
         self.store = store
         self.trial: Trial | None = None
+        self._measured = False
 
     def __enter__(self) -> Self:
-        self._entered_s = time.perf_counter()
+        self._began, self._entered_s = datetime.now(UTC), time.perf_counter()
         ranks, devices = Ranks(), self.spec.platform.devices
         if ranks.size != devices:
             raise InputError(
                 f"recorder: {ranks.size} ranks are joined, but the platform has {devices} devices; "
                 "enter it on every rank, after torch.distributed is set up"
             )
-        self._meter = Meter(self.spec.measure, ranks)
+        # one id for all ranks, since any of them may have to write
+        self.spec = self.spec.model_copy(update={"trial_id": ranks.gather(self.spec.trial_id)[0]})
+        self._meter = Meter(self.spec.measure, ranks, PeakMemory())
         return self
 
     def batches(self, source: Iterable[Batch]) -> Iterator[Batch]:
@@ -88,40 +95,62 @@ class TrialRecorder:
 
         ``tokens``: what the whole job trained on in it; the workload's global batch unless given.
         """
-        return self._meter.step(tokens or self.spec.workload.global_batch_tokens, loss)
+        going = self._meter.step(tokens or self.spec.workload.global_batch_tokens, loss)
+        if not going and not self._measured:
+            self._end()  # every rank is here: they took the same decision
+        return going
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._measured:
+            return
         if error is None:
-            measured = self._meter.result()  # every rank takes part in it
-            if measured["tokens_per_s"] is None:
-                warnings.warn(
-                    f"{self._meter.rule.warmup_windows} steps are too few to measure; nothing is recorded",
-                    stacklevel=2,
-                )
-            else:
-                self._record(Status.OK, None, measured)
+            self._end()
         elif isinstance(error, Exception):
-            self._record(judge(error), cause(error), self._meter.alone())
+            trial = self._made(judge(error), cause(error), self._meter.alone())
+            try:
+                self._append(trial)
+            except PretuneError as trouble:
+                error.add_note(f"pretune recorded no trial: {trouble}")
 
-    def _record(self, status: Status, reason: str | None, measured: dict[str, Any]) -> None:
+    def _end(self) -> None:
+        """Record what was measured; every rank takes part. The training goes on whatever the store says."""
+        measured = self._meter.result()
+        self._measured = True
         if self._meter.ranks.rank != 0:
             return
-        from pretune.datasets.store import TrialStore
+        if measured["tokens_per_s"] is None:
+            steps = self._meter.rule.warmup_windows
+            warnings.warn(f"{steps} steps are too few to measure; nothing is recorded", stacklevel=3)
+            return
+        try:
+            if not self._append(self._made(Status.OK, None, measured)):
+                warnings.warn(
+                    f"trial_id {self.spec.trial_id} is already in {self.store}; nothing is added",
+                    stacklevel=3,
+                )
+        except PretuneError as trouble:
+            warnings.warn(f"no trial is recorded: {trouble}", stacklevel=3)
 
-        self.trial = Trial(
+    def _made(self, status: Status, reason: str | None, measured: dict[str, Any]) -> Trial:
+        return Trial(
             **dict(self.spec),
-            created_at=datetime.now(UTC),
+            created_at=self._began,
             status=status,
             cause=reason,
             wall_s=time.perf_counter() - self._entered_s,
             software=versions(),
             **measured,
         )
+
+    def _append(self, trial: Trial) -> bool:
+        """Store the trial, unless another rank did or its id was used before. Raises :class:`StoreError`."""
+        from pretune.datasets.store import TrialStore
+
         store = self.store if isinstance(self.store, TrialStore) else TrialStore(self.store)
-        if any(path.stem == self.trial.trial_id for path in store.files()):
-            warnings.warn(
-                f"trial_id {self.trial.trial_id} is already in {store.root}; nothing is added", stacklevel=3
-            )
-        store.append(self.trial)
+        if any(path.stem == trial.trial_id for path in store.files()):
+            return False
+        store.append(trial)
+        self.trial = trial
+        return True

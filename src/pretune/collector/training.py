@@ -1,4 +1,9 @@
-"""Build what a trial trains: process group, model, data and engine, for real, from its TrialSpec."""
+"""Build what a trial trains: process group, model, data and engine, for real, from its TrialSpec.
+
+Trials train on synthetic tokens, or on the file that the environment variable ``PRETUNE_TOKENS`` names
+(:class:`~pretune.collector.data.TokenFile` says in which form). Set it where pretune is started: the
+launchers hand it on, and every host must see the file.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from pretune.collector.data import Layout, SyntheticTokens, TokenFile, TokenSource, micro_batches
+from pretune.collector.process import TOKENS
 from pretune.collector.transformer import Execution, Transformer, check
 from pretune.datasets.frameworks import framework
 from pretune.datasets.knobs import Knobs
@@ -46,7 +52,7 @@ def resolve(spec: TrialSpec) -> TrialSpec:
 
 
 def join(spec: TrialSpec, digest: str) -> torch.device:
-    """Set threads and device, join the process group, and see that all ranks read the same sheet."""
+    """Set threads and device, join the process group, and see that all ranks read the same files."""
     if spec.knobs.threads_per_rank:
         torch.set_num_threads(spec.knobs.threads_per_rank)
     device = torch.device("cpu")
@@ -64,10 +70,11 @@ def join(spec: TrialSpec, digest: str) -> torch.device:
             f"platform: has {spec.platform.devices} devices, but {distributed.get_world_size()} ranks run; "
             "start one rank per device"
         )
-    digests: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(digests, digest)
-    if len(set(digests)) > 1:
-        raise InputError("spec.json: differs between the ranks; give every host the same file")
+    read: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(read, {"spec.json": digest, TOKENS: os.environ.get(TOKENS)})
+    for name in read[0]:
+        if len({each[name] for each in read}) > 1:
+            raise InputError(f"{name}: differs between the ranks; give every host the same file")
     torch.manual_seed(spec.seed)
     return device
 
@@ -175,7 +182,7 @@ def build(spec: TrialSpec, device: torch.device) -> Training:
 def token_source(spec: TrialSpec) -> TokenSource:
     """The file that ``PRETUNE_TOKENS`` names, or synthetic tokens."""
     vocabulary, length = spec.workload.model.vocabulary, spec.workload.sequence_length
-    path = os.environ.get("PRETUNE_TOKENS")
+    path = os.environ.get(TOKENS)
     return TokenFile(path, vocabulary, length) if path else SyntheticTokens(vocabulary, length, spec.seed)
 
 

@@ -1,4 +1,4 @@
-"""One rank of a trial: ``python -m pretune.collector.trial_program FOLDER``, started by torchrun or forked.
+"""One rank of a trial: ``run(FOLDER)``, in a process that torchrun started or an agent forked.
 
 FOLDER holds ``spec.json``, a TrialSpec. The ranks write there, each file whole or not at all:
 
@@ -20,10 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretune.collector.evidence import write_json
-from pretune.collector.process import die_with_parent, enter_control_groups
+from pretune.collector.process import enter_control_groups
+from pretune.errors import PretuneError
 
 if TYPE_CHECKING:
     from pretune.collector.device import PeakMemory
+
+
+class Unwritable(PretuneError):
+    """The trial's folder takes no more files: the host's trouble, which says nothing of the configuration."""
 
 
 class Evidence:
@@ -37,11 +42,11 @@ class Evidence:
     def progress(self, phase: str, windows: int = 0) -> None:
         if self.rank == 0:
             record = {"phase": phase, "windows": windows, "time": time.time()}
-            write_json(self.folder / "progress.json", record, durable=False)
+            self._write("progress.json", record, durable=False)
 
     def result(self, fields: dict[str, Any]) -> None:
         if self.rank == 0:
-            write_json(self.folder / "result.json", fields)
+            self._write("result.json", fields)
 
     def ended(self, error: BaseException | None) -> None:
         from pretune.collector.outcome import describe
@@ -50,21 +55,35 @@ class Evidence:
         how = {"ended": "exception", **describe(error)} if error else {"ended": "ok", "status": "ok"}
         record = {"rank": self.rank, "host": socket.gethostname(), "pid": os.getpid(), "time": time.time()}
         memory = self.memory.read() if self.memory else {}
-        write_json(
-            self.folder / f"rank-{self.rank}.json", {**record, "software": versions(), **how, **memory}
-        )
+        self._write(f"rank-{self.rank}.json", {**record, "software": versions(), **how, **memory})
+
+    def _write(self, name: str, record: dict[str, Any], durable: bool = True) -> None:
+        try:
+            write_json(self.folder / name, record, durable)
+        except OSError as error:
+            raise Unwritable(f"{self.folder / name}: cannot be written ({error.strerror})") from error
 
 
 def run(folder: Path) -> int:
-    """Run this rank of the trial to its end; returns the exit code.
+    """Run this rank of the trial to its end; returns the exit code, ``os.EX_IOERR`` when it cannot write.
 
     For the environment that torchrun gives (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, …).
-    The caller ends with ``os._exit`` of the code: after a failure other ranks may still
+    The caller leaves at once (``rank.leave_after``): after a failure other ranks may still
     wait for this one, and nothing here may wait for them.
     """
     evidence = Evidence(folder)
     try:
+        return _run(folder, evidence)
+    except Unwritable as error:
+        print(error, file=sys.stderr, flush=True)
+        return os.EX_IOERR
+
+
+def _run(folder: Path, evidence: Evidence) -> int:
+    try:
         _train(folder, evidence)
+    except Unwritable:
+        raise
     except BaseException as error:
         evidence.ended(error)
         if not isinstance(error, Exception):
@@ -91,7 +110,7 @@ def _train(folder: Path, evidence: Evidence) -> None:
     training.load(spec.framework)
     gc.collect()
     gc.freeze()  # a collection would copy the libraries' pages into a fork, and count them as training's
-    evidence.memory = PeakMemory(baseline=True)
+    evidence.memory = PeakMemory()
     enter_control_groups()
     spec = training.resolve(spec)
     evidence.progress("init")
@@ -123,18 +142,3 @@ def seconds_since_start() -> float:
     import psutil
 
     return max(time.time() - psutil.Process().create_time(), 0.0)
-
-
-def main(arguments: list[str]) -> int:
-    if len(arguments) != 1 or not Path(arguments[0], "spec.json").is_file():
-        print("usage: python -m pretune.collector.trial_program FOLDER (with spec.json)", file=sys.stderr)
-        return 2
-    return run(Path(arguments[0]))
-
-
-if __name__ == "__main__":
-    die_with_parent(os.getppid())
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # destructors of a broken process group may wait for ranks that are gone

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from pretune.datasets import schema
+from pretune.datasets.durable import make_folder, sync_folder
 from pretune.datasets.spec import one_line
 from pretune.datasets.trial import Trial
 from pretune.errors import StoreError
@@ -70,7 +71,7 @@ class TrialStore:
         table = schema.to_table(trials)
         try:
             if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
                 self._put(table, path)
         except OSError as error:
             reason = error.strerror or " ".join(str(error).split())
@@ -89,7 +90,7 @@ class TrialStore:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
     # -- reading ------------------------------------------------------------------
     def files(self) -> list[Path]:
@@ -126,7 +127,9 @@ class TrialStore:
         return sum(self._metadata(path).num_rows for path in self.files())
 
     def validate(self) -> list[Fault]:
-        """Everything wrong: unreadable files, rows that are no trials or lie elsewhere, ids that repeat."""
+        """Everything wrong: unreadable files, rows that are no trials, lie elsewhere, or contradict
+        themselves, ids that repeat.
+        """
         faults: list[Fault] = []
         seen: dict[str, Path] = {}
         for path in self.files():
@@ -152,7 +155,7 @@ class TrialStore:
         seen[trial.trial_id] = path
         if path.parent.name != f"platform={trial.platform.name}":
             return f"its platform is {trial.platform.name}, which is another folder"
-        return None
+        return trial.layout_problem()
 
     def _trial(self, path: Path, number: int, row: dict) -> Trial:
         try:
@@ -191,12 +194,3 @@ def _file_stem(trials: list[Trial]) -> str:
         return trials[0].trial_id
     ids = "\n".join(sorted(trial.trial_id for trial in trials))
     return f"{len(trials)}-{hashlib.sha256(ids.encode()).hexdigest()[:16]}"
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable: the entry lives in the folder, not in the file."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal, Self
@@ -93,6 +94,36 @@ class Trial(TrialSpec):
     counters: dict[str, float | None] = Field(default_factory=dict)
     missing: dict[str, str] = Field(default_factory=dict)
     software: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _status_and_figures_agree(self) -> Self:
+        speed, each = self.tokens_per_s, self.tokens_per_s_per_device
+        if self.ok and each is None:
+            raise ValueError(
+                "status ok needs tokens_per_s_per_device; give it, or the status that it failed with"
+            )
+        if not self.ok and not self.cause:
+            raise ValueError(f"status {self.status} needs a cause in words; give it")
+        if not self.ok and (speed or each):
+            raise ValueError(f"status {self.status} has a throughput; leave it out, or the status is ok")
+        devices = self.platform.devices
+        if speed and each and not math.isclose(speed, each * devices, rel_tol=1e-3):
+            raise ValueError(
+                f"tokens_per_s {speed:g} is not tokens_per_s_per_device {each:g} x {devices} devices"
+            )
+        return self
+
+    def layout_problem(self) -> str | None:
+        """Why the batch is not what the knobs make of it; None when it is, or a knob is not known."""
+        knobs, sequences = self.knobs, self.workload.global_batch_sequences
+        if not (knobs.micro_batch and knobs.accumulation and knobs.dp):
+            return None
+        if knobs.micro_batch * knobs.accumulation * knobs.dp == sequences:
+            return None
+        return (
+            f"micro_batch {knobs.micro_batch} x accumulation {knobs.accumulation} x dp {knobs.dp} is not the "
+            f"global batch of {sequences} sequences"
+        )
 
     @property
     def ok(self) -> bool:

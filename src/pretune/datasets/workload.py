@@ -114,9 +114,10 @@ class ModelSpec(Spec):
 
     @classmethod
     def from_huggingface(cls, path: str | Path) -> Self:
-        """Read a Hugging Face ``config.json`` of a GPT-2, GPT-NeoX, Llama or Mixtral kind of model.
+        """Read a Hugging Face ``config.json`` of a GPT-2, GPT-NeoX, Llama, Gemma or Mixtral kind of model.
 
-        Raises :class:`InputError` naming the file and the key that is missing.
+        Raises :class:`InputError` naming the file and the key that is missing, or that says what a
+        ModelSpec cannot.
         """
         try:
             config = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -139,6 +140,15 @@ _CONFIG_KEYS = {
     "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
     "experts_per_token": ("num_experts_per_tok",),
 }
+# what these say has no field here, unless they are absent, null, 0, false or empty
+_BEYOND_KEYS = (
+    "n_shared_experts",
+    "shared_expert_intermediate_size",
+    "first_k_dense_replace",
+    "mlp_only_layers",
+    "q_lora_rank",
+    "kv_lora_rank",
+)
 _ROTARY_KEYS = {"rope_theta", "rope_scaling", "rope_parameters", "rotary_pct", "rms_norm_eps"}
 
 
@@ -151,13 +161,25 @@ def _from_config(config: dict[str, Any], where: str) -> dict[str, Any]:
             data[field] = value
         elif field in ("layers", "hidden_size", "heads", "vocabulary"):
             raise InputError(f"{where}: has no {' or '.join(keys)}; it is no config.json of a language model")
+    for key in _BEYOND_KEYS:
+        if config.get(key):
+            raise InputError(f"{where}: {key}: {config[key]!r} is a shape that pretune cannot describe")
+    head_size = config.get("head_dim")
+    if head_size and head_size * data["heads"] != data["hidden_size"]:
+        raise InputError(
+            f"{where}: head_dim: {head_size} x {data['heads']} heads is not hidden_size "
+            f"{data['hidden_size']}, a shape that pretune cannot describe"
+        )
     rotary = bool(_ROTARY_KEYS & config.keys())
+    gemma = str(config.get("model_type", "")).startswith(
+        "gemma"
+    )  # gates with GELU, ties unless told otherwise
     activation = config.get("hidden_act") or config.get("activation_function")
     tied = config.get("tie_word_embeddings")
     return data | {
         "name": config.get("_name_or_path") or config.get("model_type") or "model",
-        "gated_mlp": activation in ("silu", "swiglu"),
-        "tied_embeddings": not rotary if tied is None else tied,
+        "gated_mlp": gemma or activation in ("silu", "swiglu"),
+        "tied_embeddings": gemma or not rotary if tied is None else tied,
         "positions": "rotary" if rotary else "learned",
         "norm": "rmsnorm" if "rms_norm_eps" in config else "layernorm",
     }

@@ -1,9 +1,11 @@
-"""One rank of a plain loop under a recorder: ``recorder_ranks.py STORE steady|diverge``.
+"""One rank of a plain loop under a recorder: ``recorder_ranks.py STORE steady|diverge|oom``.
 
-Rank 1 is the slower one; with "diverge" it alone loses its loss. Prints one JSON line.
+Rank 1 is the slower one; with "diverge" it alone loses its loss, with "oom" it alone has no memory
+left. Prints one JSON line.
 """
 
 import json
+import os
 import sys
 import time
 
@@ -38,13 +40,17 @@ def main():
                 time.sleep(0.02 + 0.03 * rank)
                 steps += 1
                 lost = mode == "diverge" and rank == 1 and steps == 2
+                if mode == "oom" and rank == 1 and steps == 2:
+                    raise MemoryError("no room")
                 going = r.step(loss=torch.tensor(float("nan") if lost else 1.0 + rank))
-    except Diverged:
-        ended = "diverged"
+    except (Diverged, MemoryError, RuntimeError) as error:
+        ended = type(error).__name__
     print(
         json.dumps({"rank": rank, "steps": steps, "ended": ended, "wrote": recorder.trial is not None}),
         flush=True,
     )
+    if mode == "oom":
+        os._exit(0)
     distributed.barrier()  # gloo's threads abort a rank that leaves while its peer still speaks
     distributed.destroy_process_group()
 

@@ -2,60 +2,79 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field, PositiveFloat, PositiveInt
+
 from pretune.collector.launchers.base import Handle, Launcher
+from pretune.collector.launchers.hosts import STALL_S, Host, HostsLauncher, LocalLauncher
+from pretune.datasets.spec import Spec
 from pretune.errors import InputError
 
 __all__ = ["Handle", "Launcher", "launcher_for"]
 
-_KINDS = ("local", "hosts", "replay")
+
+class _Settings(Spec, ABC):
+    """The ``launcher:`` of a job, of one kind."""
+
+    @abstractmethod
+    def open(self, folder: Path, backend: str) -> Launcher: ...
+
+
+class _OfRanks(_Settings):
+    """``warm``: fork the ranks (default: on the CPU). ``stall_s``: end a trial without news for so long."""
+
+    warm: bool | None = None
+    stall_s: PositiveFloat = STALL_S
+
+    def options(self, backend: str) -> dict[str, Any]:
+        warm = backend == "gloo" if self.warm is None else self.warm
+        return {"backend": backend, "warm": warm, "stall_s": self.stall_s}
+
+
+class _Devices(Spec):
+    devices: PositiveInt
+
+
+class _Local(_OfRanks):
+    local: _Devices
+
+    def open(self, folder: Path, backend: str) -> Launcher:
+        return LocalLauncher(self.local.devices, folder, **self.options(backend))
+
+
+class _Hosts(_OfRanks):
+    hosts: list[Host] = Field(min_length=1)
+
+    def open(self, folder: Path, backend: str) -> Launcher:
+        return HostsLauncher(self.hosts, folder, **self.options(backend))
+
+
+class _Replay(_Settings):
+    replay: Path
+
+    def open(self, folder: Path, backend: str) -> Launcher:
+        from pretune.collector.launchers.replay import ReplayLauncher
+        from pretune.datasets.store import TrialStore
+
+        return ReplayLauncher(TrialStore(self.replay), folder)
+
+
+_KINDS: dict[str, type[_Settings]] = {"local": _Local, "hosts": _Hosts, "replay": _Replay}
 
 
 def launcher_for(settings: dict[str, Any], folder: str | Path, backend: str = "gloo") -> Launcher:
     """The launcher that ``settings`` asks for, keeping each trial's files under ``folder``.
 
     ``{local: {devices: 2}}``, ``{hosts: [{address: ..., prefix: [...]}, ...]}`` or
-    ``{replay: STORE}``; ``warm`` and ``stall_s`` beside ``local`` and ``hosts``. Raises
-    :class:`InputError` naming the field.
+    ``{replay: STORE}``; ``warm`` and ``stall_s`` (seconds) beside ``local`` and ``hosts``.
+    Raises :class:`InputError` naming the field.
     """
     kinds = [kind for kind in _KINDS if kind in settings]
     if len(kinds) != 1:
         raise InputError(
             f"launcher: give exactly one of {', '.join(_KINDS)}, got {sorted(settings) or 'none'}"
         )
-    options = {key: value for key, value in settings.items() if key != kinds[0]}
-    unknown = sorted(set(options) - {"warm", "stall_s"})
-    if unknown:
-        raise InputError(f"launcher: unknown field {unknown[0]!r}; known: {', '.join(_KINDS)}, warm, stall_s")
-    options.setdefault("warm", backend == "gloo")
-    return _BUILD[kinds[0]](settings[kinds[0]], Path(folder), backend, options)
-
-
-def _local(value: Any, folder: Path, backend: str, options: dict[str, Any]) -> Launcher:
-    from pretune.collector.launchers.hosts import LocalLauncher
-
-    devices = value.get("devices") if isinstance(value, dict) else value
-    if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
-        raise InputError(f"launcher.local.devices: needs a number of ranks of at least 1, got {devices!r}")
-    return LocalLauncher(devices, folder, backend=backend, **options)
-
-
-def _hosts(value: Any, folder: Path, backend: str, options: dict[str, Any]) -> Launcher:
-    from pretune.collector.launchers.hosts import Host, HostsLauncher
-
-    if not isinstance(value, list) or not value:
-        raise InputError("launcher.hosts: needs a list of hosts, each with address, interface and prefix")
-    hosts = [Host.from_mapping(entry, f"launcher.hosts.{index}") for index, entry in enumerate(value)]
-    return HostsLauncher(hosts, folder, backend=backend, **options)
-
-
-def _replay(value: Any, folder: Path, _backend: str, _options: dict[str, Any]) -> Launcher:
-    from pretune.collector.launchers.replay import ReplayLauncher
-    from pretune.datasets.store import TrialStore
-
-    return ReplayLauncher(TrialStore(value), folder)
-
-
-_BUILD = {"local": _local, "hosts": _hosts, "replay": _replay}
+    return _KINDS[kinds[0]].from_mapping(settings, "launcher").open(Path(folder), backend)

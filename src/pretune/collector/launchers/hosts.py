@@ -17,22 +17,25 @@ from pydantic import PositiveInt
 
 from pretune.collector.evidence import Ending, judge, read_json, write_json
 from pretune.collector.launchers.base import Handle, Launcher
-from pretune.collector.process import CGROUPS
+from pretune.collector.process import CGROUPS, TOKENS
 from pretune.datasets.spec import Spec
 from pretune.datasets.trial import Trial, TrialSpec
 from pretune.errors import InputError, LaunchError
 
+STALL_S = 120.0  # without news of a trial, unless told otherwise
 _READY_S = 300.0  # importing torch and DeepSpeed, and the first build of an op
 _KILL_S = 30.0  # what a host gets to say that the ranks which were killed are gone
 _PEER_GRACE_S = 5.0  # what the other hosts get after one host's ranks failed
+# what a user sets for the libraries of the ranks; ssh, sudo and srun hand on no environment
+_HANDED_ON = ("NCCL_", "GLOO_", "TORCH_", "UCX_", "FI_", "CUDA_VISIBLE_DEVICES")
 
 
 class Host(Spec):
     """One host: where it is reached, by which interface, and with how many ranks.
 
-    ``prefix`` is put before every command (``[ssh, node1]``; ``[ip, netns, exec, a]``;
-    empty: this machine). ``rank_cgroups`` are control-group folders that rank
-    ``{local_rank}`` enters before it trains.
+    ``address`` is where the other hosts reach it. ``prefix`` is put before every command
+    (``[ssh, node1]``; ``[ip, netns, exec, a]``; empty: this machine). ``rank_cgroups`` are
+    control-group folders that rank ``{local_rank}`` enters before it trains.
     """
 
     address: str = "127.0.0.1"
@@ -88,7 +91,7 @@ class _Agent:
             raise self._gone() from None
 
     def wait_for(self, key: str, timeout_s: float) -> Any:
-        """The value of the next event that has ``key``; raises :class:`LaunchError` without one."""
+        """The value of the next event that has ``key``; raises :class:`LaunchError` where none comes."""
         limit = time.monotonic() + timeout_s
         while True:
             event = self._next(limit - time.monotonic())
@@ -103,13 +106,24 @@ class _Agent:
         while (event := self._next(0)) is not None:
             self._note(event)
 
+    def has_ended(self, name: str) -> bool:
+        """Whether the run of that name is over here; an agent that is gone took its ranks with it."""
+        try:
+            self.drain()
+        except LaunchError:
+            return True
+        return name in self.ended
+
     def _next(self, timeout_s: float) -> dict[str, Any] | None:
         try:
             event = self._events.get(timeout=timeout_s) if timeout_s > 0 else self._events.get_nowait()
         except Empty:
             return None
         if event is None:
+            self._events.put(None)  # for whoever asks again
             raise self._gone()
+        if "error" in event:
+            raise LaunchError(f"host {self.host.address}: {event['error']}")
         return event
 
     def _note(self, event: dict[str, Any]) -> None:
@@ -151,11 +165,13 @@ class HostsLauncher(Launcher):
         *,
         backend: str = "gloo",
         warm: bool = False,
-        stall_s: float = 120.0,
+        stall_s: float = STALL_S,
     ) -> None:
         if len({host.ranks for host in hosts}) != 1:
             counts = ", ".join(f"{host.address}: {host.ranks}" for host in hosts)
             raise InputError(f"hosts: every host needs the same number of ranks, got {counts}")
+        if len(hosts) > 1 and any("address" not in host.model_fields_set for host in hosts):
+            raise InputError("hosts: several hosts need an address each, at which the others reach them")
         if warm and backend != "gloo":
             raise InputError(f"launcher: warm workers are for gloo on the CPU; set warm: false for {backend}")
         self.hosts, self.folder = hosts, Path(folder)
@@ -167,10 +183,9 @@ class HostsLauncher(Launcher):
     def submit(self, spec: TrialSpec) -> Handle:
         folder = self.folder / spec.trial_id
         folder.mkdir(parents=True, exist_ok=True)
-        for old in (*folder.glob("rank-*.json"), *folder.glob("node-*.json"), folder / "ended.json"):
-            old.unlink(missing_ok=True)
-        (folder / "result.json").unlink(missing_ok=True)
-        (folder / "progress.json").unlink(missing_ok=True)
+        for kind in ("rank-*", "node-*", "ended", "result", "progress"):
+            for old in folder.glob(f"{kind}.json"):
+                old.unlink()
         if not (folder / "spec.json").exists():
             write_json(folder / "spec.json", spec.model_dump(mode="json"))
         (folder / "spec.json").touch()  # when this run began, should recover have to know
@@ -182,8 +197,10 @@ class HostsLauncher(Launcher):
         ending = self._ending(running, handle.spec.measure.timeout_s)
         if ending is None:
             return None
+        del self._running[handle.spec.trial_id]  # it ended, also when that cannot be noted
+        if os.EX_IOERR in ending.returncodes.values():
+            raise LaunchError(f"{handle.folder}: its ranks could not write there; make room, start again")
         ending.save(handle.folder)
-        del self._running[handle.spec.trial_id]
         return judge(handle.spec, handle.folder, ending)
 
     def kill(self, handle: Handle) -> None:
@@ -200,7 +217,7 @@ class HostsLauncher(Launcher):
             # measured to the end; only the launcher's own note is missing
             began = (folder / "spec.json").stat().st_mtime
             wall_s = max((folder / "result.json").stat().st_mtime - began, 0.0)
-            ending = Ending(began, wall_s, warm=self.warm)
+            ending = Ending(began, wall_s, warm=self._forks(spec.knobs.environment()))
         return None if ending is None else judge(spec, folder, ending)
 
     def close(self) -> None:
@@ -234,23 +251,27 @@ class HostsLauncher(Launcher):
         self._agents[0].say(port=True)
         port = self._agents[0].wait_for("port", 10.0)
         ranks = self.hosts[0].ranks
-        shared = {
-            **extra,
+        meeting = {
             "MASTER_ADDR": self.hosts[0].address,
             "MASTER_PORT": str(port),
             "WORLD_SIZE": str(ranks * len(self.hosts)),
             "LOCAL_WORLD_SIZE": str(ranks),
             "GROUP_WORLD_SIZE": str(len(self.hosts)),
         }
-        # libraries read some variables when they are imported: a warm worker has done that
-        cold = bool(extra) or not self.warm
-        running = _Running(name, folder.resolve(), time.time(), time.monotonic(), warm=not cold)
+        warm = self._forks(extra)
+        running = _Running(name, folder.resolve(), time.time(), time.monotonic(), warm)
         for index, agent in enumerate(self._agents):
-            mine = {**shared, "GROUP_RANK": str(index)}
-            where = str(folder.resolve())
-            agent.say(run=name, module=module, folder=where, ranks=ranks, env=mine, cold=cold)
+            own = self._environment(agent.host)
+            mine = {**_handed_on(), **own, **extra, **meeting, "GROUP_RANK": str(index)}
+            agent.say(
+                run=name, module=module, folder=str(running.folder), ranks=ranks, env=mine, cold=not warm
+            )
         self._running[name] = running
         return running
+
+    def _forks(self, variables: dict[str, str]) -> bool:
+        """Libraries read some variables when they are imported: a warm worker has done that."""
+        return self.warm and not variables
 
     def _connect(self) -> None:
         if self._agents:
@@ -323,12 +344,17 @@ class HostsLauncher(Launcher):
 
     def _wait(self, running: _Running) -> None:
         limit = time.monotonic() + 20
-        while time.monotonic() < limit and not all(running.name in agent.ended for agent in self._agents):
-            for agent in self._agents:
-                agent.drain()
+        while time.monotonic() < limit and not all(agent.has_ended(running.name) for agent in self._agents):
             time.sleep(0.02)
         for agent in self._agents:
             agent.ended.pop(running.name, None)
+
+
+def _handed_on() -> dict[str, str]:
+    """The variables of this process that ranks on every host are to have."""
+    given = {name: value for name, value in os.environ.items() if name.startswith(_HANDED_ON)}
+    tokens = os.environ.get(TOKENS)
+    return given | ({TOKENS: str(Path(tokens).resolve())} if tokens else {})
 
 
 class _Running:
@@ -367,7 +393,7 @@ class LocalLauncher(HostsLauncher):
         *,
         backend: str = "gloo",
         warm: bool = False,
-        stall_s: float = 120.0,
+        stall_s: float = STALL_S,
     ) -> None:
         hosts = [Host(ranks=devices, interface="lo" if backend == "gloo" else None)]
         super().__init__(hosts, folder, backend=backend, warm=warm, stall_s=stall_s)
