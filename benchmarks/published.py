@@ -27,11 +27,14 @@ UNTIED = ("llama", "qwen", "mixtral", "mistral", "deepseek")
 STATUS = {"ok": "ok", "oom": "oom", "failed": "crash"}
 
 
-def data_folder() -> Path:
+def shared_folder() -> Path:
     """``PRETUNE_SHARED``, or ``../shared`` beside the project."""
     shared = os.environ.get("PRETUNE_SHARED")
-    root = Path(shared) if shared else Path(__file__).resolve().parents[2] / "shared"
-    return root / "data" / "llm_pretraining"
+    return Path(shared) if shared else Path(__file__).resolve().parents[2] / "shared"
+
+
+def data_folder() -> Path:
+    return shared_folder() / "data" / "llm_pretraining"
 
 
 def read(name: str) -> pl.DataFrame:
