@@ -44,9 +44,10 @@ def around(owner, name: str) -> None:
     original = getattr(owner, name)
 
     def wrapped(*arguments, **options):
-        moment(f"before {name}")
+        what = f"{name} {arguments[0].name}" if name == "write_json" else name
+        moment(f"before {what}")
         result = original(*arguments, **options)
-        moment(f"after {name}")
+        moment(f"after {what}")
         return result
 
     setattr(owner, name, wrapped)

@@ -35,9 +35,10 @@ def ids(out):
     return Counter(name for name, _ in trials(out))
 
 
-@pytest.fixture
-def job(write_job):
-    return write_job(budget={"trials": 3})
+@pytest.fixture(params=["source-order", "transfer"])
+def job(write_job, history, request):
+    one_source = {"path": str(history), "exclude_platforms": ["fast-link"]}  # learned in a moment
+    return write_job(budget={"trials": 3}, strategy=request.param, history=one_source)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pretune.collector.launchers.replay import ReplayLauncher
 from pretune.datasets import TrialStore
 from pretune.errors import InputError, LaunchError, TrackingError
 from pretune.mlflow_config import NoTracker
+from pretune.model import TransferSurrogate
 from pretune.tuner.job import JobSpec
 from pretune.tuner.runner import Watcher
 from pretune.tuner.session import TuningSession, open_session
@@ -90,16 +91,23 @@ def test_a_session_finds_compares_and_writes_files_ready_to_use(run, tmp_path):
     assert "of the stock defaults" in note
 
 
-def test_started_again_it_runs_nothing_and_says_the_same(run):
-    first = run().asdict()
+@pytest.mark.parametrize("strategy", ["source-order", "transfer"])
+def test_started_again_it_runs_nothing_and_says_the_same(run, strategy):
+    first = run(strategy=strategy).asdict()
     watcher, tracker = Notes(), Told()
-    again = run(tracker, watcher).asdict()
+    again = run(tracker, watcher, strategy=strategy).asdict()
     assert watcher.begun_ids == []
     again["mlflow_run_id"] = None
     assert again == first
     told = [what for name, what in tracker.calls if name == "trial_ended"]
     assert len(told) == len(set(told)) > first["trials"]["number"]  # a tracker that missed some has them now
     assert "going on with session" in watcher.notes[0]
+
+
+def test_the_saved_surrogate_has_learned_every_trial_of_the_search(run, tmp_path):
+    run(strategy="transfer", budget={"trials": 2})
+    saved = TransferSurrogate.load(tmp_path / "out" / "surrogate" / "model")
+    assert saved.predict(saved.check_rows_).provenance["trials"] == 2
 
 
 def test_a_larger_budget_goes_on(run):

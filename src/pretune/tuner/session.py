@@ -122,10 +122,8 @@ class TuningSession:
             self._search(tuner)
             comparison = self._compare(tuner, default)
             self.watcher.expect(0)
-        if tuner.strategy.surrogate is not None and tuner.trials:
-            track_session_surrogate(
-                tuner.strategy.surrogate, tuner.trials, runs, self.out / "surrogate", self.tracker
-            )
+        if tuner.trials and (learned := tuner.strategy.fitted()) is not None:
+            track_session_surrogate(learned, tuner.trials, runs, self.out / "surrogate", self.tracker)
         answer = Answer(self.job, self.state, self.out, tuner.trials, comparison, self.candidates.dropped)
         files = answer.write()
         self._end_tracking(answer, files)
