@@ -12,7 +12,7 @@ from pretune.tuner.verify import Ratio
     [
         (Ratio(1.5, 1.2, 1.8, 5), "1.50x of the default (1.20 to 1.80, 95 % of 5 pairs)"),
         (Ratio(1.1, 0.9, 1.3, 5), "no difference is shown"),
-        (Ratio(0.8, 0.7, 0.9, 5), "slower; keep the defaults"),
+        (Ratio(0.8, 0.7, 0.9, 5), "0.80x of the default (0.70 to 0.90, 95 % of 5 pairs): slower"),
         (Ratio(1.0, 1.0, 1.0, 5, same=True), "the winner is the default: 1.00x"),
         (Ratio(1.4, None, None, 1), "one pair, no interval"),
         (Ratio(None, None, None, 0), "there is no ratio"),

@@ -118,10 +118,26 @@ def test_a_larger_budget_goes_on(run):
 
 
 def test_a_new_winner_is_compared_with_its_own_trials(run):
-    first = run(budget={"trials": 1}).comparison.best.knobs
-    found = run(budget={"trials": 20}).comparison.best
+    first = run(budget={"trials": 1}).comparison.winner.knobs
+    found = run(budget={"trials": 20}).comparison.winner
     assert found.knobs != first
     assert all(trial.knobs == found.knobs for trial in found.trials)
+
+
+def test_the_files_hold_a_baseline_that_proved_faster(run, tmp_path):
+    slow = {"micro_batch": 1, "zero_stage": 3, "activation_checkpointing": "full"}
+    answer = run(space=slow | {"reduce_bucket_size": 5_000_000})
+    data = answer.asdict()
+    assert data["winner"]["knobs"]["activation_checkpointing"] == "full"
+    assert data["best"]["knobs"] == data["careful"]["knobs"] != data["winner"]["knobs"]
+    assert data["speedup"]["default"]["ratio"] > 1
+    assert data["speedup"]["careful"]["same"]
+    config = json.loads((tmp_path / "out" / "ds_config.json").read_text())
+    assert config["train_micro_batch_size_per_gpu"] == data["careful"]["knobs"]["micro_batch"]
+    assert answer.metrics()["best_tokens_per_s_per_device"] == data["careful"]["tokens_per_s_per_device"]
+    *ratios, held = answer.sentences()
+    assert all(line.endswith("slower") for line in ratios)
+    assert held == "the files hold the defaults with the largest micro batch: that is faster"
 
 
 def test_another_job_in_the_same_folder_is_refused(run):

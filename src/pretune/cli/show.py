@@ -11,13 +11,13 @@ from pretune.tuner.answer import Answer
 
 
 def show_answer(answer: Answer, page: str) -> None:
-    """Winner and defaults beside each other, the ratios in words, and the files.
+    """Winner and defaults beside each other, the ratios in words, and the files with what they hold.
 
     ``page``: the command that opens the tracking page.
     """
     console = Console()
     data = answer.asdict()
-    measured = {role: data[role] for role in ("best", "default", "careful") if data[role]}
+    measured = {role: data[role] for role in ("winner", "default", "careful") if data[role]}
     if measured:
         table = Table(title=f"{data['workload']} on {data['platform']}", title_justify="left")
         table.add_column("")

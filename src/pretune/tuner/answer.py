@@ -22,11 +22,16 @@ if TYPE_CHECKING:
 
 # knobs that a training script acts on itself: no file of the framework can carry them
 IN_YOUR_SCRIPT = ("activation_checkpointing", "attention", "compile")
+NAMES = {"default": "the stock defaults", "careful": "the defaults with the largest micro batch"}
 
 
 @dataclass
 class Answer:
-    """What a session found. ``comparison`` is None when no trial of the search ran."""
+    """What a session found. ``comparison`` is None when no trial of the search ran.
+
+    ``best`` is what the comparison recommends and the files hold: the winner of the search,
+    or a baseline that proved faster.
+    """
 
     job: JobSpec
     state: SessionState
@@ -43,7 +48,8 @@ class Answer:
             "platform": self.state.platform.name,
             "workload": self.job.workload().name,
             "trials": {"number": len(self.trials), "list": [self._trial(trial) for trial in self.trials]},
-            "best": found and found.best.asdict(),
+            "best": found and found.recommended.asdict(),
+            "winner": found and found.winner.asdict(),
             "default": found and found.default.asdict(),
             "careful": found and found.careful and self._careful(found.careful, found.probes),
             "speedup": found and {role: r and r.asdict() for role, r in found.speedup.items()},
@@ -85,7 +91,7 @@ class Answer:
     def _texts(self) -> dict[str, str]:
         if self.comparison is None:
             return {}
-        knobs = self.comparison.best.knobs
+        knobs = self.comparison.recommended.knobs
         declared = find_framework(self.job.framework)
         files = declared.files(self.job.workload(), self.state.platform, knobs)
         return {**files, "launch.sh": launch_script(self.state.platform, knobs, list(files))}
@@ -95,7 +101,8 @@ class Answer:
         """Figures of the session for its tracking run."""
         figures: dict[str, float | None] = {"trials": len(self.trials)}
         if self.comparison:
-            figures["best_tokens_per_s_per_device"] = self.comparison.best.asdict()["tokens_per_s_per_device"]
+            best = self.comparison.recommended
+            figures["best_tokens_per_s_per_device"] = best.tokens_per_s_per_device
             for role, found in self.comparison.speedup.items():
                 if found:
                     figures |= {f"speedup_{role}": found.ratio, f"speedup_{role}_low": found.low}
@@ -107,32 +114,43 @@ class Answer:
         if self.comparison is None:
             causes = sorted({f"{trial.status}: {trial.cause}" for trial in self.trials})
             return [f"none of {len(self.trials)} trials ran ({'; '.join(causes)})"]
-        names = {"default": "the stock defaults", "careful": "the defaults with the largest micro batch"}
-        found = self.comparison.speedup.items()
-        return [sentence(names[role], each) for role, each in found if each is not None]
+        found = self.comparison
+        ratios = found.over_baselines(found.winner).items()
+        lines = [sentence(NAMES[role], each) for role, each in ratios if each is not None]
+        return [*lines, self._held(found)]
+
+    @staticmethod
+    def _held(found: Comparison) -> str:
+        """Which configuration the files hold."""
+        if found.recommended is found.winner:
+            return "the files hold the winner"
+        role = "default" if found.recommended is found.default else "careful"
+        why = "is faster" if found.winner.tokens_per_s_per_device else "ran, and the winner did not run again"
+        return f"the files hold {NAMES[role]}: that {why}"
 
     def markdown(self) -> str:
         """The session's note for its tracking page."""
         lines = [f"- {line}" for line in self.sentences()]
         if self.comparison:
-            lines += ["", "```json", json.dumps(self.comparison.best.knobs.settings(), indent=2), "```"]
+            best = self.comparison.recommended.knobs.settings()
+            lines += ["", "```json", json.dumps(best, indent=2), "```"]
         return "\n".join([f"**{self.job.name}** on {self.state.platform.name}", "", *lines])
 
 
 def sentence(name: str, found: Ratio) -> str:
-    """What a ratio says, without claiming more than its interval does."""
+    """What the winner's ratio over ``name`` says, without claiming more than its interval does."""
     if found.same:
         return f"the winner is {name}: 1.00x, nothing to gain was found"
     if found.ratio is None:
         return f"against {name}: no pair of trials ran, so there is no ratio"
-    text = f"{found.ratio:.2f}x of {name}"
+    text = f"the winner is {found.ratio:.2f}x of {name}"
     if found.low is None or found.high is None:
         return f"{text} (one pair, no interval)"
     text += f" ({found.low:.2f} to {found.high:.2f}, 95 % of {found.pairs} pairs)"
     if found.low > 1:
         return text
     if found.high < 1:
-        return f"{text}: slower; keep the defaults"
+        return f"{text}: slower"
     return f"{text}: no difference is shown"
 
 
