@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretune.datasets.frameworks import Framework
 from pretune.datasets.frameworks import framework as find_framework
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform
 from pretune.datasets.trial import Trial
+from pretune.datasets.workload import Workload
 from pretune.tuner.job import JobSpec
 from pretune.tuner.runner import read_predicted
 from pretune.tuner.verify import Comparison, Measured, Ratio
@@ -20,8 +22,6 @@ from pretune.tuner.verify import Comparison, Measured, Ratio
 if TYPE_CHECKING:
     from pretune.tuner.session import SessionState
 
-# knobs that a training script acts on itself: no file of the framework can carry them
-IN_YOUR_SCRIPT = ("activation_checkpointing", "attention", "compile")
 NAMES = {"default": "the stock defaults", "careful": "the defaults with the largest micro batch"}
 
 
@@ -30,7 +30,8 @@ class Answer:
     """What a session found. ``comparison`` is None when no trial of the search ran.
 
     ``best`` is what the comparison recommends and the files hold: the winner of the search,
-    or a baseline that proved faster.
+    or a baseline that proved faster. ``interfaces`` are the network interfaces that the trials
+    used, one per node; empty when the launcher named none.
     """
 
     job: JobSpec
@@ -39,6 +40,7 @@ class Answer:
     trials: list[Trial]
     comparison: Comparison | None
     dropped: Mapping[str, int]
+    interfaces: Sequence[str | None] = ()
 
     def asdict(self) -> dict[str, Any]:
         """The object that ``pretune tune --json`` prints."""
@@ -91,10 +93,10 @@ class Answer:
     def _texts(self) -> dict[str, str]:
         if self.comparison is None:
             return {}
-        knobs = self.comparison.recommended.knobs
-        declared = find_framework(self.job.framework)
-        files = declared.files(self.job.workload(), self.state.platform, knobs)
-        return {**files, "launch.sh": launch_script(self.state.platform, knobs, list(files))}
+        declared, knobs = find_framework(self.job.framework), self.comparison.recommended.knobs
+        workload, platform = self.job.workload(), self.state.platform
+        script = launch_script(declared, workload, platform, knobs, self.interfaces)
+        return {**declared.files_to_use(workload, platform, knobs), "launch.sh": script}
 
     # -- words --------------------------------------------------------------------
     def metrics(self) -> dict[str, float]:
@@ -154,27 +156,45 @@ def sentence(name: str, found: Ratio) -> str:
     return f"{text}: no difference is shown"
 
 
-def launch_script(platform: Platform, knobs: Knobs, files: list[str]) -> str:
-    """A shell script that starts a user's own training script under the winning configuration."""
+def launch_script(
+    declared: Framework,
+    workload: Workload,
+    platform: Platform,
+    knobs: Knobs,
+    interfaces: Sequence[str | None] = (),
+) -> str:
+    """A shell script that starts a user's own training script under the best configuration."""
     environment = {"OMP_NUM_THREADS": str(knobs.threads_per_rank or 1), **knobs.environment()}
     if platform.backend == "gloo":
         environment["DS_ACCELERATOR"] = "cpu"
     exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    exports = [*_interface_exports(interfaces), *exports]  # a knob may name another interface
     torchrun = f"exec torchrun --nproc_per_node {platform.devices_per_node}"
     if platform.nodes > 1:
         torchrun += (
             f' --nnodes {platform.nodes} --node_rank "${{NODE_RANK:?}}"'
             ' --master_addr "${MASTER_ADDR:?}" --master_port "${MASTER_PORT:-29500}"'
         )
-    told = {name: getattr(knobs, name) for name in IN_YOUR_SCRIPT}
-    yours = [f"#   {name}: {value}" for name, value in told.items() if value is not None]
+    yours = [f"#   {name}: {value}" for name, value in declared.told(workload, knobs).items()]
     lines = [
         "#!/bin/sh",
         f"# Trains your script with the configuration that pretune found on {platform.name}:",
-        f"#   ./launch.sh train.py --deepspeed_config {' '.join(files)}",
-        "# (Hugging Face Trainer: --deepspeed instead.) What no such file can carry, set in the script:",
+        f"#   ./launch.sh train.py {declared.script_options}".rstrip(),
+        "# What your script has to do itself, as the trials did:",
         *yours,
     ]
     if platform.nodes > 1:
         lines.append("# Run it on every node, with NODE_RANK (0, 1, ...) and MASTER_ADDR (node 0) set.")
     return "\n".join([*lines, *exports, f'{torchrun} "$@"', ""])
+
+
+def _interface_exports(interfaces: Sequence[str | None]) -> list[str]:
+    """The network interface that the trials used; by node, where the nodes differ."""
+    named = {
+        node: f"export GLOO_SOCKET_IFNAME={shlex.quote(name)} NCCL_SOCKET_IFNAME={shlex.quote(name)}"
+        for node, name in enumerate(interfaces)
+        if name
+    }
+    if len(set(interfaces)) <= 1:
+        return [*named.values()][:1]
+    return ['case "${NODE_RANK:?}" in', *(f"{node}) {export} ;;" for node, export in named.items()), "esac"]

@@ -17,6 +17,7 @@ from typing import Any
 from pretune.collector.evidence import read_json, write_json
 from pretune.collector.launchers import launcher_for
 from pretune.collector.launchers.base import Launcher
+from pretune.collector.launchers.hosts import HostsLauncher
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform
 from pretune.datasets.spec import Spec
@@ -124,7 +125,16 @@ class TuningSession:
             self.watcher.expect(0)
         if tuner.trials and (learned := tuner.strategy.fitted()) is not None:
             track_session_surrogate(learned, tuner.trials, runs, self.out / "surrogate", self.tracker)
-        answer = Answer(self.job, self.state, self.out, tuner.trials, comparison, self.candidates.dropped)
+        hosts = opened.launcher.hosts if isinstance(opened.launcher, HostsLauncher) else []
+        answer = Answer(
+            self.job,
+            self.state,
+            self.out,
+            tuner.trials,
+            comparison,
+            self.candidates.dropped,
+            [host.interface for host in hosts],
+        )
         files = answer.write()
         self._end_tracking(answer, files)
         return answer
@@ -229,7 +239,6 @@ def local_devices(backend: str) -> int:
 def find_platform(job: JobSpec, launcher: Launcher) -> Platform:
     """The job's platform; with ``auto``, what ``launcher`` reaches, probed (seconds)."""
     from pretune.collector.detect import detect_platform
-    from pretune.collector.launchers.hosts import HostsLauncher
 
     if job.platform != "auto":
         return job.platform

@@ -59,6 +59,7 @@ class Framework(ABC):
 
     name: ClassVar[str]
     knobs: ClassVar[Mapping[str, KnobDeclaration]]
+    script_options: ClassVar[str] = ""  # with what a user's script is started, so that it reads the files
 
     @abstractmethod
     def problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
@@ -66,7 +67,16 @@ class Framework(ABC):
 
     @abstractmethod
     def files(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:
-        """The files that the framework reads, by file name, for resolved knobs."""
+        """The files that a trial's framework reads, by file name, for resolved knobs."""
+
+    def files_to_use(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:
+        """The same for a user's own script: without what is the script's to choose."""
+        return self.files(workload, platform, knobs)
+
+    def told(self, workload: Workload, knobs: Knobs) -> dict[str, KnobValue]:
+        """What no file carries: a user's own script has to do it."""
+        names = ("activation_checkpointing", "attention", "compile")
+        return {name: value for name, value in knobs.settings().items() if name in names}
 
     @abstractmethod
     def collectives(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Collective]:

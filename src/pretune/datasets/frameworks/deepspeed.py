@@ -9,7 +9,7 @@ from pretune.datasets.frameworks import zero
 from pretune.datasets.frameworks.base import Collective, Framework, KnobDeclaration, Problem
 from pretune.datasets.frameworks.common import LAYOUT, PROGRAM, declare, inert, merged
 from pretune.datasets.frameworks.legality import filled_layout, layout_problems, one_of, refuse_parallelism
-from pretune.datasets.knobs import Knobs
+from pretune.datasets.knobs import Knobs, KnobValue
 from pretune.datasets.platform import Platform
 from pretune.datasets.workload import Workload
 
@@ -86,6 +86,7 @@ class DeepSpeed(Framework):
 
     name = "deepspeed"
     knobs: ClassVar = merged(LAYOUT, ZERO, PROGRAM)
+    script_options = "--deepspeed_config ds_config.json (Hugging Face Trainer: --deepspeed ds_config.json)"
 
     def problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
         problems = layout_problems(workload, platform, knobs)
@@ -111,16 +112,25 @@ class DeepSpeed(Framework):
 
     def files(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:
         """``ds_config.json``, as ``deepspeed.initialize(config=...)`` takes it."""
-        return {"ds_config.json": json.dumps(self.config(workload, knobs), indent=2) + "\n"}
+        of_the_trial = {
+            "steps_per_print": 1_000_000_000,  # never: printing synchronises
+            "optimizer": _optimizer(workload, knobs),
+        }
+        return _file(self.config(workload, knobs) | of_the_trial)
+
+    def files_to_use(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:
+        """Without an optimizer: DeepSpeed would train with its learning rate, silently."""
+        return _file(self.config(workload, knobs))
+
+    def told(self, workload: Workload, knobs: Knobs) -> dict[str, KnobValue]:
+        return {"optimizer": _optimizer_class(workload, knobs), **super().told(workload, knobs)}
 
     def config(self, workload: Workload, knobs: Knobs) -> dict[str, Any]:
-        """DeepSpeed's configuration for resolved knobs. What the trial program does itself is not in it."""
+        """What resolved knobs decide of DeepSpeed's configuration."""
         config: dict[str, Any] = {
             "train_batch_size": workload.global_batch_sequences,
             "train_micro_batch_size_per_gpu": knobs.micro_batch,
             "gradient_accumulation_steps": knobs.accumulation,
-            "steps_per_print": 1_000_000_000,  # never: printing synchronises
-            "optimizer": _optimizer(workload, knobs),
             "zero_optimization": _zero_optimization(knobs),
         }
         if knobs.precision in ("bf16", "fp16"):
@@ -129,11 +139,26 @@ class DeepSpeed(Framework):
             config["communication_data_type"] = knobs.communication_data_type
         if workload.optimizer == "sgd":  # not on DeepSpeed's list of optimizers tested under ZeRO
             config["zero_allow_untested_optimizer"] = True
+        if knobs.offload_optimizer == "cpu" and _optimizer_class(workload, knobs).startswith("torch."):
+            config["zero_force_ds_cpu_optimizer"] = False  # else a script's own torch optimizer is refused
         return config
 
     def collectives(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Collective]:
         """What one optimizer step issues; see :mod:`pretune.datasets.frameworks.zero`."""
         return zero.collectives(workload, knobs)
+
+
+def _file(config: dict[str, Any]) -> dict[str, str]:
+    return {"ds_config.json": json.dumps(config, indent=2) + "\n"}
+
+
+def _optimizer_class(workload: Workload, knobs: Knobs) -> str:
+    """What steps in a trial."""
+    if workload.optimizer == "sgd":
+        return "torch.optim.SGD"
+    if knobs.settings()["torch_adam"]:
+        return "torch.optim.AdamW"
+    return "deepspeed.ops.adam." + ("DeepSpeedCPUAdam" if knobs.offload_optimizer == "cpu" else "FusedAdam")
 
 
 def _optimizer(workload: Workload, knobs: Knobs) -> dict[str, Any]:
