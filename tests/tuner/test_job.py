@@ -14,7 +14,7 @@ def test_a_job_is_read_with_what_it_names(write_job, target, workload):
     assert (job.name, job.platform) == ("job", "auto")
     assert job.workload() == workload
     assert job.default_knobs(target).zero_stage == 2
-    assert len(job.candidates(target)) == 64
+    assert len(job.candidates(target)) == 56  # ZeRO-0 reads no bucket size
     assert set(job.history_frame()["platform.name"]) == {"fast-link", "middling-link"}
 
 

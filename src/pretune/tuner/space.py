@@ -23,6 +23,7 @@ from pretune.datasets.trial import TrialSpec
 from pretune.datasets.workload import Workload
 from pretune.errors import InputError
 
+SAME = "the same as another configuration once defaults are filled in"
 MOST_COMBINATIONS = 200_000  # each one is resolved and judged by the framework, some 50 us apiece
 
 Key = frozenset[tuple[str, KnobValue]]
@@ -81,6 +82,9 @@ def key(knobs: Knobs) -> Key:
 class Space(Spec):
     """Knobs with the values to try, and SQL conditions over them that every configuration meets.
 
+    A knob that a configuration does not read is at its default there, so that combinations which
+    would run the same are one.
+
     A condition is any expression that polars' SQL reads, such as ``zero_stage = 3 OR
     micro_batch <= 4``; a knob with a dot in its name is quoted, ``"env.NAME"``. Knobs that
     change what is computed are refused unless ``allow_numerics``.
@@ -126,9 +130,12 @@ class Space(Spec):
             if problems:
                 dropped[str(problems[0])] += 1
                 continue
-            knobs = declared.filled(workload, platform, wanted)
+            unread = declared.unread(platform, wanted)
+            read = Knobs(**{name: value for name, value in point.items() if name not in unread})
+            knobs = declared.filled(workload, platform, read)
             if found.setdefault(key(knobs), knobs) is not knobs:
-                dropped["the same as another configuration once defaults are filled in"] += 1
+                varied = [name for name in point if name in unread and len(self.knobs[name]) > 1]
+                dropped[f"{varied[0]}: {unread[varied[0]]}" if varied else SAME] += 1
         if not found:
             reasons = "; ".join(f"{n} x {reason}" for reason, n in dropped.most_common(3))
             raise InputError(f"{where}: no configuration is left ({reasons}); widen knobs or constraints")

@@ -18,8 +18,10 @@ class KnobDeclaration:
     """One knob of a framework.
 
     ``default`` is the framework's own (None: derived, or there is none). ``numerics`` says
-    that the knob changes what is computed, so that the loss must be checked. ``inert`` names
-    the backends on which the knob changes nothing at any setting of the others, with the reason.
+    that the knob changes what is computed, so that the loss must be checked; it is a type, and
+    the workload's own precision changes nothing. ``inert`` names the backends on which the knob
+    changes nothing at any setting of the others, with the reason; ``zero_stages`` the ZeRO stages
+    that read it.
     """
 
     name: str
@@ -27,6 +29,7 @@ class KnobDeclaration:
     doc: str
     numerics: bool = False
     inert: Mapping[str, str] = field(default_factory=dict)
+    zero_stages: tuple[int, ...] = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,20 @@ class Framework(ABC):
         Raises :class:`IllegalKnobs` when even that cannot run here.
         """
         return self.resolve(workload, platform, Knobs(micro_batch=1))
+
+    def unread(self, platform: Platform, knobs: Knobs) -> dict[str, str]:
+        """The knobs of ``knobs`` that change nothing beside the others on ``platform``, with the reason."""
+        stage = knobs.zero_stage or 0
+        found: dict[str, str] = {}
+        for name in knobs.settings():
+            knob = self.knobs.get(name)
+            if knob is None:
+                continue  # an environment variable: nobody can tell
+            if platform.backend in knob.inert:
+                found[name] = knob.inert[platform.backend]
+            elif stage not in knob.zero_stages:
+                found[name] = f"ZeRO-{stage} does not read it"
+        return found
 
     def with_defaults(self, knobs: Knobs, derived: Mapping[str, KnobValue]) -> Knobs:
         """The knobs that are set, then ``derived``, then the declared defaults, as one configuration."""

@@ -19,24 +19,29 @@ ZERO = declare(
     KnobDeclaration(
         "zero_stage", 0, "Sharded over dp: nothing; optimizer states; gradients too; weights too."
     ),
-    KnobDeclaration("reduce_bucket_size", _BUCKET, "Gradient elements reduced at a time; ZeRO-0 ignores it."),
+    KnobDeclaration(
+        "reduce_bucket_size", _BUCKET, "Gradient elements reduced at a time.", zero_stages=(1, 2, 3)
+    ),
     KnobDeclaration(
         "allgather_bucket_size",
         _BUCKET,
-        "Weight elements gathered at a time after the step (ZeRO-1 and ZeRO-2).",
+        "Weight elements gathered at a time after the step.",
         inert=inert("whole partitions are gathered by all_gather_into_tensor, unsharded", "gloo", "nccl"),
+        zero_stages=(1, 2),
     ),
     KnobDeclaration(
         "overlap_comm",
         None,
         "Reduce gradients while the backward pass runs; on by default at ZeRO-3 only.",
         inert=inert("the CPU accelerator has no streams to overlap on", "gloo"),
+        zero_stages=(1, 2, 3),
     ),
     KnobDeclaration(
         "reduce_scatter",
         True,
         "Reduce-scatter the gradients at ZeRO-3, else all-reduce them. At ZeRO-1 and ZeRO-2 it changes "
         "nothing on gloo: the same all-reduce either way.",
+        zero_stages=(1, 2, 3),
     ),
     KnobDeclaration(
         "allgather_partitions",
@@ -47,22 +52,30 @@ ZERO = declare(
     KnobDeclaration(
         "use_multi_rank_bucket_allreduce",
         True,
-        "All-reduce a bucket of several ranks' gradients at ZeRO-1 and ZeRO-2, else reduce to each owner.",
+        "All-reduce a bucket of several ranks' gradients, else reduce to each owner.",
+        zero_stages=(1, 2),
     ),
     KnobDeclaration(
         "contiguous_gradients",
         True,
         "Copy gradients into one buffer of reduce_bucket_size elements as they come. On gloo it changes "
         "nothing, except that off it makes ZeRO-3 reduce-scatter even with reduce_scatter off.",
+        zero_stages=(1, 2, 3),
     ),
-    KnobDeclaration("stage3_prefetch_bucket_size", 50_000_000, "Weight elements fetched ahead; ZeRO-3 only."),
+    KnobDeclaration(
+        "stage3_prefetch_bucket_size", 50_000_000, "Weight elements fetched ahead.", zero_stages=(3,)
+    ),
     KnobDeclaration(
         "stage3_param_persistence_threshold",
         100_000,
-        "Weights up to this size stay whole; ZeRO-3 only.",
+        "Weights up to this size stay whole.",
+        zero_stages=(3,),
     ),
     KnobDeclaration(
-        "stage3_max_live_parameters", 1_000_000_000, "Weight elements kept gathered at most; ZeRO-3 only."
+        "stage3_max_live_parameters",
+        1_000_000_000,
+        "Weight elements kept gathered at most.",
+        zero_stages=(3,),
     ),
     KnobDeclaration(
         "communication_data_type",
