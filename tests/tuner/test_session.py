@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from pretune.collector.launchers.hosts import LocalLauncher
 from pretune.collector.launchers.replay import ReplayLauncher
 from pretune.datasets import TrialStore
 from pretune.errors import InputError, LaunchError, TrackingError
@@ -254,6 +255,13 @@ def test_a_tracker_that_is_down_costs_one_warning(run, fails_from):
 def test_replay_refuses_what_was_not_recorded(run):
     with pytest.raises(LaunchError, match=r"no recorded trial .* narrow the space"):
         run(space={"micro_batch": [2], "threads_per_rank": [3]})
+
+
+def test_a_default_that_cannot_run_is_refused_before_the_machine_is_probed(run, monkeypatch):
+    monkeypatch.setattr(LocalLauncher, "run", lambda *_: pytest.fail("probed"))
+    local = {"platform": "auto", "launcher": {"local": {"devices": 3}}}
+    with pytest.raises(InputError, match=r"job job: default: dp: a global batch of 16 .* nearest: 2, 4"):
+        run(**local)
 
 
 def test_auto_needs_a_launcher_that_runs(run):

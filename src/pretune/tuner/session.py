@@ -19,7 +19,7 @@ from pretune.collector.launchers import launcher_for
 from pretune.collector.launchers.base import Launcher
 from pretune.collector.launchers.hosts import HostsLauncher
 from pretune.datasets.knobs import Knobs
-from pretune.datasets.platform import Platform
+from pretune.datasets.platform import Accelerator, Platform
 from pretune.datasets.spec import Spec
 from pretune.datasets.store import TrialStore
 from pretune.datasets.trial import Trial, TrialSpec
@@ -244,6 +244,15 @@ def find_platform(job: JobSpec, launcher: Launcher) -> Platform:
         return job.platform
     if not isinstance(launcher, HostsLauncher):
         raise InputError(f"job {job.name}: platform: auto needs launcher local or hosts; name the platform")
+    ranks, nodes = launcher.hosts[0].ranks, len(launcher.hosts)
+    unprobed = Platform(
+        name="unprobed",
+        accelerator=Accelerator(name="unknown"),
+        devices_per_node=ranks,
+        nodes=nodes,
+        backend=launcher.backend,
+    )
+    job.default_knobs(unprobed)  # what is wrong with it is said before seconds are spent
     return detect_platform(launcher)
 
 

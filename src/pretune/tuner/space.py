@@ -121,7 +121,7 @@ class Space(Spec):
         Raises :class:`InputError` naming the knob or the expression, and the known names.
         """
         declared = find_framework(framework)
-        self._check_knobs(declared, where)
+        self.check_knobs(declared, workload, where)
         points, dropped = self._constrained(where)
         found: dict[Key, Knobs] = {}
         for point in points:
@@ -141,7 +141,8 @@ class Space(Spec):
             raise InputError(f"{where}: no configuration is left ({reasons}); widen knobs or constraints")
         return Candidates(workload, platform, framework, list(found.values()), dict(dropped))
 
-    def _check_knobs(self, declared: Framework, where: str) -> None:
+    def check_knobs(self, declared: Framework, workload: Workload, where: str) -> None:
+        """Raises :class:`InputError` for an unknown knob, a wrong value, or numerics that would change."""
         for name, values in self.knobs.items():
             if name.startswith("env."):
                 continue
@@ -149,7 +150,7 @@ class Space(Spec):
             if knob is None:
                 known = ", ".join(declared.knobs)
                 raise InputError(f"{where}: {name} is no knob of {declared.name}; known: {known}, env.NAME")
-            if knob.numerics and len(values) > 1 and not self.allow_numerics:
+            if knob.numerics and set(values) != {workload.precision} and not self.allow_numerics:
                 raise InputError(
                     f"{where}: {name} changes what is computed, so speed alone must not choose it; "
                     "leave it out or set allow_numerics: true"
