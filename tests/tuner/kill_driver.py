@@ -22,7 +22,7 @@ from pretune.collector import evidence
 from pretune.collector.launchers.replay import ReplayLauncher
 from pretune.datasets.store import TrialStore
 from pretune.mlflow_config import NoTracker
-from pretune.tuner import runner, session
+from pretune.tuner import journal, runner, session
 from pretune.tuner.job import JobSpec
 from pretune.tuner.session import TuningSession
 from pretune.tuner.tuner import Tuner
@@ -73,6 +73,7 @@ for owner, name in (
     (Tuner, "tell"),
     (runner, "write_json"),
     (session, "write_json"),
+    (journal, "write_json"),
     (ReplayLauncher, "submit"),
     (ReplayLauncher, "poll"),
     (TrialStore, "append"),

@@ -43,11 +43,17 @@ class Told(NoTracker):
             raise TrackingError("tracking http://nowhere: connection refused")
 
     def session_begun(self, session_id, name, params):
-        self._told("session_begun", session_id)
+        self._told("session_begun", (session_id, name, params))
         return f"run-of-{name}"
 
     def session_ended(self, session_id, metrics, files, note):
         self._told("session_ended", (metrics, files, note))
+
+    def fit_begun(self, name, params):
+        self._told("fit_begun", (name, params))
+
+    def fit_ended(self, name, metrics, files, model):
+        self._told("fit_ended", (name, metrics, files, model))
 
     def trial_begun(self, spec):
         self._told("trial_begun", spec.trial_id)

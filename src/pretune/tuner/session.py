@@ -28,7 +28,8 @@ from pretune.mlflow_config.base import Tracker
 from pretune.tuner.answer import Answer
 from pretune.tuner.fitting import track_session_surrogate
 from pretune.tuner.job import JobSpec, find_store
-from pretune.tuner.runner import GuardedTracker, TrialRunner, Watcher
+from pretune.tuner.journal import Journal
+from pretune.tuner.runner import TrialRunner, Watcher
 from pretune.tuner.tuner import Predicted, Tuner
 from pretune.tuner.verify import Comparison, compare
 
@@ -106,8 +107,7 @@ class TuningSession:
     ) -> None:
         self.job, self.out = job, Path(out)
         self.watcher = watcher or Watcher()
-        remedy = f"Later: pretune sync {self.out}"
-        self.tracker = GuardedTracker(tracker, self.watcher, remedy)
+        self.tracker = Journal(tracker, self.watcher, self.out)
 
     def run(self) -> Answer:
         """Search, compare, write the files. Raises :class:`InputError` when ``out`` holds another job."""
@@ -135,8 +135,7 @@ class TuningSession:
             self.candidates.dropped,
             [host.interface for host in hosts],
         )
-        files = answer.write()
-        self._end_tracking(answer, files)
+        self.tracker.session_ended(self.state.id, answer.metrics(), answer.write(), answer.markdown())
         return answer
 
     def _begin_tracking(self) -> None:
@@ -154,13 +153,6 @@ class TuningSession:
         if run_id and run_id != self.state.mlflow_run_id:
             self.state = self.state.model_copy(update={"mlflow_run_id": run_id})
             write_json(self.out / "session.json", self.state.model_dump(mode="json"))
-
-    def _end_tracking(self, answer: Answer, files: list[Path]) -> None:
-        metrics, note = answer.metrics(), answer.markdown()
-        # what `pretune sync` closes the run with, should the server be down now
-        closing = {"metrics": metrics, "files": [str(path) for path in files], "note": note}
-        write_json(self.out / "tracked.json", closing)
-        self.tracker.session_ended(self.state.id, metrics, files, note)
 
     # -- the two phases -----------------------------------------------------------
     def _search(self, tuner: Tuner) -> None:
