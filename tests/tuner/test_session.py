@@ -195,10 +195,30 @@ def test_when_the_minutes_are_over_the_running_trial_is_killed_and_not_recorded(
     assert [t["trial_id"][-4:] for t in data["trials"]["list"]] == ["t000"]
     assert [trial_id[-4:] for trial_id in killed] == ["t001"]
     sheet = json.loads((tmp_path / "out" / "runs" / killed[0] / "spec.json").read_text())
+    submitted = len(polls)
+    again = run(budget={"minutes": 1.5 / 60}).asdict()
+    assert (again["trials"], again["best"]) == (data["trials"], data["best"])
+    assert len(polls) == submitted  # the time is over: straight to the comparison, which had been run
     until = 0.0
     resumed = run(budget={"trials": 2}).asdict()["trials"]["list"]
     assert resumed[1]["trial_id"] == sheet["trial_id"]
     assert resumed[1]["knobs"]["zero_stage"] == sheet["knobs"]["zero_stage"]
+
+
+def test_when_nothing_ended_in_time_the_remedy_is_more_of_it(run, monkeypatch):
+    monkeypatch.setattr(ReplayLauncher, "poll", lambda *_: None)
+    answer = run(budget={"minutes": 0.2 / 60})
+    assert answer.comparison is None
+    assert "budget.minutes" in answer.sentences()[0]
+
+
+@pytest.mark.parametrize("hosts", [[1, 1, 1], [2]])
+def test_ranks_that_are_not_the_platforms_devices_are_refused_before_any_trial(run, tmp_path, hosts):
+    """The target has two nodes of one device."""
+    launcher = {"hosts": [{"address": f"10.0.0.{n}", "ranks": ranks} for n, ranks in enumerate(hosts)]}
+    with pytest.raises(InputError, match=r"launcher: starts . ranks on each of . hosts, .* nodes 2"):
+        run(launcher=launcher)
+    assert not (tmp_path / "out" / "session.json").exists()
 
 
 def test_ctrl_c_kills_the_trial_and_keeps_the_rest(run, monkeypatch, tmp_path):

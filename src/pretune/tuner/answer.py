@@ -113,6 +113,9 @@ class Answer:
 
     def sentences(self) -> list[str]:
         """The result in words, one line each."""
+        if not self.trials:
+            minutes = self.job.budget.minutes
+            return [f"no trial ended within {minutes} minutes; give more: budget.minutes, or --minutes"]
         if self.comparison is None:
             causes = sorted({f"{trial.status}: {trial.cause}" for trial in self.trials})
             return [f"none of {len(self.trials)} trials ran ({'; '.join(causes)})"]
