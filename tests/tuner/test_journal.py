@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 from pretune.errors import TrackingError
 from pretune.mlflow_config import NoTracker
+from pretune.mlflow_config.mlflow_tracker import MlflowTracker
+from pretune.mlflow_config.settings import sqlite_uri
 from pretune.tuner.campaign import Campaign
 from pretune.tuner.job import JobSpec
 from pretune.tuner.journal import retell
@@ -48,7 +52,7 @@ def in_the_folder(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("in_the_folder")
 @pytest.mark.parametrize("run", [tune, campaign])
 def test_a_server_that_was_down_is_told_what_one_that_was_up_heard(run, write_job, tmp_path, monkeypatch):
-    job = JobSpec.from_yaml(write_job(strategy="transfer", budget={"trials": 2}))
+    job = JobSpec.from_yaml(write_job(strategy="transfer", budget={"trials": 4}))
     out = (tmp_path / "out").relative_to(tmp_path)
     run(job, out, Down())
     heard, later = Told(), Told()
@@ -71,6 +75,32 @@ def rooted(argument, root):
     if isinstance(argument, list):
         return [root / path for path in argument]
     return argument if isinstance(argument, str | dict) else root / argument
+
+
+@pytest.mark.slow
+def test_the_page_of_a_synced_session_has_its_parameters_its_surrogate_and_its_files(write_job, tmp_path):
+    job = JobSpec.from_yaml(write_job(strategy="transfer", budget={"trials": 2}))
+    out = tmp_path / "out"
+    answer = tune(job, out, Down())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of MLflow's own libraries
+        retell(out, answer.state.id, MlflowTracker(sqlite_uri(out)), lambda: 0)
+        from mlflow import MlflowClient
+
+        client = MlflowClient(sqlite_uri(out))
+        experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+        session, fit = (
+            client.search_runs(experiments, f"tags.`pretune.kind` = '{kind}'")[0]
+            for kind in ("session", "fit")
+        )
+        files = {file.path for file in client.list_artifacts(session.info.run_id)}
+    assert session.info.status == "FINISHED"
+    assert session.info.run_name == "job"
+    assert session.data.params["strategy"] == "transfer"
+    assert files == {"best.json", "ds_config.json", "launch.sh"}
+    assert fit.data.tags["mlflow.parentRunId"] == session.info.run_id
+    assert fit.data.params["trials"] == "2"
+    assert len(fit.outputs.model_outputs) == 1
 
 
 def test_files_that_are_gone_are_named(write_job, tmp_path):
