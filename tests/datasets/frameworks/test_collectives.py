@@ -119,25 +119,6 @@ def test_what_is_declared_inert_on_gloo_is_what_is_tested() -> None:
     assert declared == {name for case in INERT for name in case} - {"zero_stage"}
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, each in DEEPSPEED.knobs.items() if len(each.zero_stages) < 4]
-)
-def test_a_stage_that_does_not_read_a_knob_issues_the_same_whatever_its_value(name: str) -> None:
-    """The others differ in at least one case, unless the knob moves no collective or is inert on gloo."""
-    other = {True: False, False: True}
-    differs = set()
-    for stage in range(4):
-        scattered = name == "use_multi_rank_bucket_allreduce"
-        base = {**LOW, "zero_stage": stage, "reduce_scatter": scattered}
-        job, stock = resolved(base)
-        default = stock.settings()[name]
-        _, changed = resolved(base | {name: other.get(default, 10)})
-        if DEEPSPEED.collectives(job, TWO_RANKS, stock) != DEEPSPEED.collectives(job, TWO_RANKS, changed):
-            differs.add(stage)
-    assert differs <= set(DEEPSPEED.knobs[name].zero_stages)
-    assert differs or DEEPSPEED.knobs[name].inert
-
-
 def test_one_rank_alone_issues_nothing() -> None:
     alone = TWO_RANKS.model_copy(update={"devices_per_node": 1})
     job = workload(Knobs())

@@ -182,6 +182,28 @@ def test_overlap_follows_the_stage_as_in_deepspeed() -> None:
     assert DEEPSPEED.resolve(JOB, TWO, Knobs(zero_stage=3, overlap_comm=False)).overlap_comm is False
 
 
+OF_SOME_STAGES = [name for name, knob in DEEPSPEED.knobs.items() if len(knob.zero_stages) < 4]
+
+
+@pytest.mark.parametrize("name", OF_SOME_STAGES)
+def test_a_stage_that_does_not_read_a_knob_issues_the_same_whatever_its_value(name: str) -> None:
+    """Some stage that reads it does not, unless the knob is inert here."""
+    differs = set()
+    for stage in range(4):
+        scattered = name == "use_multi_rank_bucket_allreduce"
+        stock = DEEPSPEED.resolve(
+            JOB,
+            TWO,
+            Knobs(zero_stage=stage, stage3_param_persistence_threshold=1000, reduce_scatter=scattered),
+        )
+        value = stock.settings()[name]
+        changed = stock.model_copy(update={name: not value if isinstance(value, bool) else 10})
+        if DEEPSPEED.collectives(JOB, TWO, stock) != DEEPSPEED.collectives(JOB, TWO, changed):
+            differs.add(stage)
+    assert differs <= set(DEEPSPEED.knobs[name].zero_stages)
+    assert differs or DEEPSPEED.knobs[name].inert
+
+
 def test_an_unknown_framework_is_named_with_the_known_ones() -> None:
     with pytest.raises(InputError, match="'megatron' is not known; use one of deepspeed, torch_ddp"):
         framework("megatron")
