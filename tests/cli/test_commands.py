@@ -41,7 +41,7 @@ def test_predict_ranks_without_any_trial(pretune, write_job, tmp_path):
     done = pretune("predict", write_job(), "--json", "--top", 3)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["candidates"] == 64
+    assert found["candidates"] == 56  # ZeRO-0 reads no bucket size
     worth = [
         e["predicted"]["tokens_per_s_per_device"] * e["predicted"]["chance_to_run"] for e in found["ranking"]
     ]
@@ -117,9 +117,14 @@ def test_ui_names_the_remedy_without_a_session(pretune):
     assert "no session is under runs/ here" in done.stderr
 
 
-def test_sync_tells_every_stored_trial(pretune, write_job):
+def test_sync_tells_every_stored_trial_and_what_is_gone(pretune, write_job, tmp_path):
     pretune("tune", write_job(), "--tracking", "none", "--out", "here")
     done = pretune("sync", "here", "--tracking", "none", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["trials"] > 4
+    (tmp_path / "here" / "launch.sh").unlink()
+    (tmp_path / "here").rename(tmp_path / "moved")
+    done = pretune("sync", "moved", "--tracking", "none", "--json")
+    assert json.loads(done.stdout)["missing"] == ["launch.sh"]
+    assert "moved/launch.sh: is gone" in done.stderr
     assert pretune("sync", "nowhere").returncode == 2

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 from rich.live import Live
 
 from pretune.cli.progress import LiveWatcher, PlainWatcher
+from pretune.cli.show import show_ranking
 from pretune.datasets import TrialStore
 from pretune.tuner.runner import Row
 from pretune.tuner.tuner import Predicted
@@ -47,6 +49,31 @@ def test_the_table_shows_status_throughput_prediction_and_time_left(rows, screen
     file.truncate(0)
     watcher.expect(0)
     assert "left" not in file.getvalue().splitlines()[-1]
+
+
+def test_a_prediction_outside_of_what_was_learned_is_marked(rows, screen, capsys):
+    watcher, file = screen
+    watcher.ended(rows[0])
+    assert "~" not in file.getvalue()
+    guessed = Row(rows[1].spec, replace(rows[1].predicted, out_of_domain="no such link"), 0.0, rows[1].trial)
+    watcher.ended(guessed)
+    assert "1,234 (1,000 to 1,500) ~" in file.getvalue()
+    assert "outside of what was learned" in file.getvalue()
+    PlainWatcher({}).begun(guessed)
+    assert "1,500) ~ outside of what was learned: no such link" in capsys.readouterr().err
+
+
+def test_a_ranking_marks_what_lies_outside_of_what_was_learned(capsys):
+    predicted = {"tokens_per_s_per_device": 9.0, "low": 8.0, "high": 10.0, "chance_to_run": 1.0}
+    ranking = [{"knobs": {}, "predicted": predicted | {"out_of_domain": why}} for why in (None, "odd")]
+    result = {"workload": "w", "platform": "p", "candidates": 2}
+    show_ranking(result | {"ranking": ranking[:1]}, [])
+    assert "~" not in capsys.readouterr().out
+    show_ranking(result | {"ranking": ranking}, [])
+    shown = capsys.readouterr().out
+    assert shown.count("8 to 10") == 2
+    assert shown.count("8 to 10 ~") == 1
+    assert "outside of what was learned" in shown
 
 
 def test_what_is_compared_is_one_line_each(rows, screen):

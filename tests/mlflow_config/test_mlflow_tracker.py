@@ -153,7 +153,7 @@ def test_a_fit_on_more_trials_is_another_run_and_the_same_fit_is_not(mlflow_trac
     assert {run.info.run_name for run in runs("fit")} == {"surrogate of two-ranks"}
 
 
-def test_two_processes_may_make_the_experiment_of_one_server_at_once(out):
+def test_an_experiment_that_another_process_made_first_is_taken(out):
     from mlflow import MlflowClient
 
     from pretune.mlflow_config.connection import _create_experiment

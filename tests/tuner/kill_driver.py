@@ -22,7 +22,7 @@ from pretune.collector import evidence
 from pretune.collector.launchers.replay import ReplayLauncher
 from pretune.datasets.store import TrialStore
 from pretune.mlflow_config import NoTracker
-from pretune.tuner import runner, session
+from pretune.tuner import journal, runner, session
 from pretune.tuner.job import JobSpec
 from pretune.tuner.session import TuningSession
 from pretune.tuner.tuner import Tuner
@@ -44,9 +44,10 @@ def around(owner, name: str) -> None:
     original = getattr(owner, name)
 
     def wrapped(*arguments, **options):
-        moment(f"before {name}")
+        what = f"{name} {arguments[0].name}" if name == "write_json" else name
+        moment(f"before {what}")
         result = original(*arguments, **options)
-        moment(f"after {name}")
+        moment(f"after {what}")
         return result
 
     setattr(owner, name, wrapped)
@@ -72,6 +73,7 @@ for owner, name in (
     (Tuner, "tell"),
     (runner, "write_json"),
     (session, "write_json"),
+    (journal, "write_json"),
     (ReplayLauncher, "submit"),
     (ReplayLauncher, "poll"),
     (TrialStore, "append"),

@@ -43,7 +43,7 @@ def job(write_job):
             platform="auto",
             launcher={"local": {"devices": 2}, "warm": warm},
             history="none",
-            strategy="random",
+            strategy="transfer",
             space={"micro_batch": [2], "zero_stage": [0, 1]},
             default={"micro_batch": 2},
             budget={"trials": 2},

@@ -37,7 +37,8 @@ def ids(out):
 
 @pytest.fixture
 def job(write_job):
-    return write_job(budget={"trials": 3})
+    """With all that a session can do in it; no history, since sources would be learned in every process."""
+    return write_job(budget={"trials": 3}, strategy="transfer", history="none")
 
 
 @pytest.fixture

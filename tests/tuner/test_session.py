@@ -6,10 +6,12 @@ import time
 
 import pytest
 
+from pretune.collector.launchers.hosts import LocalLauncher
 from pretune.collector.launchers.replay import ReplayLauncher
 from pretune.datasets import TrialStore
 from pretune.errors import InputError, LaunchError, TrackingError
 from pretune.mlflow_config import NoTracker
+from pretune.model import TransferSurrogate
 from pretune.tuner.job import JobSpec
 from pretune.tuner.runner import Watcher
 from pretune.tuner.session import TuningSession, open_session
@@ -41,11 +43,17 @@ class Told(NoTracker):
             raise TrackingError("tracking http://nowhere: connection refused")
 
     def session_begun(self, session_id, name, params):
-        self._told("session_begun", session_id)
+        self._told("session_begun", (session_id, name, params))
         return f"run-of-{name}"
 
     def session_ended(self, session_id, metrics, files, note):
         self._told("session_ended", (metrics, files, note))
+
+    def fit_begun(self, name, params):
+        self._told("fit_begun", (name, params))
+
+    def fit_ended(self, name, metrics, files, model):
+        self._told("fit_ended", (name, metrics, files, model))
 
     def trial_begun(self, spec):
         self._told("trial_begun", spec.trial_id)
@@ -90,16 +98,23 @@ def test_a_session_finds_compares_and_writes_files_ready_to_use(run, tmp_path):
     assert "of the stock defaults" in note
 
 
-def test_started_again_it_runs_nothing_and_says_the_same(run):
-    first = run().asdict()
+@pytest.mark.parametrize("strategy", ["source-order", "transfer"])
+def test_started_again_it_runs_nothing_and_says_the_same(run, strategy):
+    first = run(strategy=strategy).asdict()
     watcher, tracker = Notes(), Told()
-    again = run(tracker, watcher).asdict()
+    again = run(tracker, watcher, strategy=strategy).asdict()
     assert watcher.begun_ids == []
     again["mlflow_run_id"] = None
     assert again == first
     told = [what for name, what in tracker.calls if name == "trial_ended"]
     assert len(told) == len(set(told)) > first["trials"]["number"]  # a tracker that missed some has them now
     assert "going on with session" in watcher.notes[0]
+
+
+def test_the_saved_surrogate_has_learned_every_trial_of_the_search(run, tmp_path):
+    run(strategy="transfer", budget={"trials": 2})
+    saved = TransferSurrogate.load(tmp_path / "out" / "surrogate" / "model")
+    assert saved.predict(saved.check_rows_).provenance["trials"] == 2
 
 
 def test_a_larger_budget_goes_on(run):
@@ -110,10 +125,26 @@ def test_a_larger_budget_goes_on(run):
 
 
 def test_a_new_winner_is_compared_with_its_own_trials(run):
-    first = run(budget={"trials": 1}).comparison.best.knobs
-    found = run(budget={"trials": 20}).comparison.best
+    first = run(budget={"trials": 1}).comparison.winner.knobs
+    found = run(budget={"trials": 20}).comparison.winner
     assert found.knobs != first
     assert all(trial.knobs == found.knobs for trial in found.trials)
+
+
+def test_the_files_hold_a_baseline_that_proved_faster(run, tmp_path):
+    slow = {"micro_batch": 1, "zero_stage": 3, "activation_checkpointing": "full"}
+    answer = run(space=slow | {"reduce_bucket_size": 5_000_000})
+    data = answer.asdict()
+    assert data["winner"]["knobs"]["activation_checkpointing"] == "full"
+    assert data["best"]["knobs"] == data["careful"]["knobs"] != data["winner"]["knobs"]
+    assert data["speedup"]["default"]["ratio"] > 1
+    assert data["speedup"]["careful"]["same"]
+    config = json.loads((tmp_path / "out" / "ds_config.json").read_text())
+    assert config["train_micro_batch_size_per_gpu"] == data["careful"]["knobs"]["micro_batch"]
+    assert answer.metrics()["best_tokens_per_s_per_device"] == data["careful"]["tokens_per_s_per_device"]
+    *ratios, held = answer.sentences()
+    assert all(line.endswith("slower") for line in ratios)
+    assert held == "the files hold the defaults with the largest micro batch: that is faster"
 
 
 def test_another_job_in_the_same_folder_is_refused(run):
@@ -164,10 +195,30 @@ def test_when_the_minutes_are_over_the_running_trial_is_killed_and_not_recorded(
     assert [t["trial_id"][-4:] for t in data["trials"]["list"]] == ["t000"]
     assert [trial_id[-4:] for trial_id in killed] == ["t001"]
     sheet = json.loads((tmp_path / "out" / "runs" / killed[0] / "spec.json").read_text())
+    submitted = len(polls)
+    again = run(budget={"minutes": 1.5 / 60}).asdict()
+    assert (again["trials"], again["best"]) == (data["trials"], data["best"])
+    assert len(polls) == submitted  # the time is over: straight to the comparison, which had been run
     until = 0.0
     resumed = run(budget={"trials": 2}).asdict()["trials"]["list"]
     assert resumed[1]["trial_id"] == sheet["trial_id"]
     assert resumed[1]["knobs"]["zero_stage"] == sheet["knobs"]["zero_stage"]
+
+
+def test_when_nothing_ended_in_time_the_remedy_is_more_of_it(run, monkeypatch):
+    monkeypatch.setattr(ReplayLauncher, "poll", lambda *_: None)
+    answer = run(budget={"minutes": 0.2 / 60})
+    assert answer.comparison is None
+    assert "budget.minutes" in answer.sentences()[0]
+
+
+@pytest.mark.parametrize("hosts", [[1, 1, 1], [2]])
+def test_ranks_that_are_not_the_platforms_devices_are_refused_before_any_trial(run, tmp_path, hosts):
+    """The target has two nodes of one device."""
+    launcher = {"hosts": [{"address": f"10.0.0.{n}", "ranks": ranks} for n, ranks in enumerate(hosts)]}
+    with pytest.raises(InputError, match=r"launcher: starts . ranks on each of . hosts, .* nodes 2"):
+        run(launcher=launcher)
+    assert not (tmp_path / "out" / "session.json").exists()
 
 
 def test_ctrl_c_kills_the_trial_and_keeps_the_rest(run, monkeypatch, tmp_path):
@@ -230,6 +281,13 @@ def test_a_tracker_that_is_down_costs_one_warning(run, fails_from):
 def test_replay_refuses_what_was_not_recorded(run):
     with pytest.raises(LaunchError, match=r"no recorded trial .* narrow the space"):
         run(space={"micro_batch": [2], "threads_per_rank": [3]})
+
+
+def test_a_default_that_cannot_run_is_refused_before_the_machine_is_probed(run, monkeypatch):
+    monkeypatch.setattr(LocalLauncher, "run", lambda *_: pytest.fail("probed"))
+    local = {"platform": "auto", "launcher": {"local": {"devices": 3}}}
+    with pytest.raises(InputError, match=r"job job: default: dp: a global batch of 16 .* nearest: 2, 4"):
+        run(**local)
 
 
 def test_auto_needs_a_launcher_that_runs(run):

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from pretune.datasets import Knobs
+from pretune.datasets.frameworks import framework
 from pretune.datasets.schema import core_schema
 from pretune.errors import InputError
 from pretune.tuner.space import Space
@@ -38,6 +41,28 @@ def test_what_a_default_makes_equal_is_there_once(workload, target):
     assert list(twice.dropped.values()) == [1]
 
 
+def test_a_knob_that_is_not_read_is_not_varied(workload, target):
+    """Neither what the stage does not read, nor what the backend makes inert."""
+    knobs = {
+        "zero_stage": [0, 1, 3],
+        "reduce_bucket_size": [1000, 2000],
+        "use_multi_rank_bucket_allreduce": [False],
+        "stage3_prefetch_bucket_size": [10, 20],
+        "overlap_comm": [False, True],
+    }
+    found = Space(knobs=knobs).candidates(workload, target)
+    by_stage = Counter(k.zero_stage for k in found.knobs)
+    assert by_stage == {0: 1, 1: 2, 3: 4}  # the stock values; two buckets; those, and two to prefetch
+    stock = framework("deepspeed").default_knobs(workload, target)
+    assert found.knobs[0].reduce_bucket_size == stock.reduce_bucket_size
+    assert {k.use_multi_rank_bucket_allreduce for k in found.knobs if k.zero_stage == 1} == {False}
+    assert found.dropped["reduce_bucket_size: ZeRO-0 does not read it"] == 7
+    assert found.dropped["overlap_comm: the CPU accelerator has no streams to overlap on"] == 4
+    assert sum(found.dropped.values()) == 3 * 2**3 - len(found)
+    streams = target.model_copy(update={"backend": "nccl"})
+    assert len(Space(knobs=knobs).candidates(workload, streams)) == 1 + 2 * 2 + 2**3
+
+
 def test_constraints_are_sql_over_knob_names(workload, target):
     space = Space(
         knobs={"micro_batch": [1, 2, 4], "zero_stage": [0, 1], "env.TORCH_NCCL_X": ["a", "b"]},
@@ -57,6 +82,7 @@ def test_constraints_are_sql_over_knob_names(workload, target):
         ({"micro_batch": [1, "two"]}, {}, r"micro_batch mixes values of types int, str"),
         ({"micro_batch": []}, {}, r"micro_batch has no values"),
         ({"precision": ["fp32", "bf16"]}, {}, r"precision changes what is computed.*allow_numerics: true"),
+        ({"precision": "bf16"}, {}, r"precision changes what is computed.*allow_numerics: true"),
         ({"micro_batch": [1]}, {"constraints": ["zero = 1"]}, r"'zero = 1': .*known names: micro_batch"),
         ({"micro_batch": [1]}, {"constraints": ["micro_batch ="]}, r"'micro_batch =': .*known names"),
         ({"micro_batch": [1]}, {"constraints": ["micro_batch + 1"]}, r"is not true or false"),
@@ -70,6 +96,11 @@ def test_errors_are_one_line_and_name_the_knob_and_the_remedy(workload, target, 
         Space.from_mapping({"knobs": knobs, **options}, "here").candidates(workload, target, where="here")
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("here: ")
+
+
+def test_naming_the_workloads_own_precision_changes_nothing(workload, target):
+    space = Space.from_mapping({"knobs": {"precision": workload.precision}}, "here")
+    assert len(space.candidates(workload, target)) == 1
 
 
 def test_numerics_are_tuned_when_allowed(workload, target):

@@ -9,7 +9,7 @@ from scipy import stats
 
 from pretune.datasets import Knobs, TrialStore
 from pretune.datasets.frameworks import framework
-from pretune.tuner.verify import Measured, compare, ratio, rounds
+from pretune.tuner.verify import Comparison, Measured, compare, ratio, rounds
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +84,10 @@ def test_one_configuration_in_two_roles_is_run_once_and_is_no_gain(compared):
         "v01-careful",
         "v01-winner",
     ]
-    assert found.speedup["default"].same
-    assert found.speedup["default"].ratio == 1.0
-    assert found.speedup["careful"].ratio < 1
+    speedup = found.over_baselines(found.winner)
+    assert speedup["default"].same
+    assert speedup["default"].ratio == 1.0
+    assert speedup["careful"].ratio < 1
 
 
 def test_the_interval_is_that_of_a_t_test_on_log_ratios(table):
@@ -101,6 +102,28 @@ def test_the_interval_is_that_of_a_t_test_on_log_ratios(table):
     assert found.pairs == 5
     assert math.log(found.ratio) == pytest.approx(np.mean(logs))
     assert (math.log(found.low), math.log(found.high)) == pytest.approx((expected.low, expected.high))
+
+
+def test_a_baseline_that_is_faster_is_recommended_and_a_tie_leaves_the_winner(table):
+    fast, *_, slow = sorted((t for t in table.values() if t.ok), key=lambda t: -t.tokens_per_s_per_device)
+    failed = next(t for t in table.values() if not t.ok)
+
+    def times(*factors):
+        speed = fast.tokens_per_s_per_device
+        return [fast.model_copy(update={"tokens_per_s_per_device": speed * each}) for each in factors]
+
+    steady, noisy = times(1.0, 1.01, 0.99), times(0.5, 1.5, 1.1)
+    winner, default, careful = (Measured(t.knobs) for t in (fast, slow, failed))
+    found = Comparison(winner, default, careful, [])
+    for trials, others, best in (
+        (times(0.8, 0.81, 0.79), (steady, times(0.5, 0.5, 0.5)), default),
+        (times(0.8, 0.81, 0.79), (steady, times(1.1, 1.1, 1.1)), careful),
+        (noisy, (steady, steady), winner),
+        ([failed] * 3, (steady, [failed] * 3), default),
+        ([failed] * 3, ([failed] * 3, [failed] * 3), winner),
+    ):
+        winner.trials, (default.trials, careful.trials) = trials, others
+        assert found.recommended is best
 
 
 def test_failed_trials_make_no_pair(table):

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from pretune.cli.show import OUTSIDE
 from pretune.datasets.frameworks import framework
 from pretune.datasets.trial import Trial
 from pretune.tuner.job import JobSpec
@@ -46,6 +47,8 @@ class PlainWatcher(Watcher):
 
     def begun(self, row: Row) -> None:
         expected = f", expected {interval(row)}" if row.predicted else ""
+        if row.predicted and row.predicted.out_of_domain:
+            expected += f" outside of what was learned: {row.predicted.out_of_domain}"
         self.note(f"{row.spec.trial_id}: started{expected}: {settings(row, self.knobs)}")
 
     def ended(self, row: Row) -> None:
@@ -100,6 +103,8 @@ class LiveWatcher(Watcher):
         parts: list[RenderableType] = [self._search_table(), self._time_left()]
         if self.compared:
             parts.insert(1, self._compare_table())
+        if any(row.predicted and row.predicted.out_of_domain for row in self.searched):
+            parts.insert(1, Text(OUTSIDE, style="dim"))
         self.live.update(Group(*parts), refresh=True)
 
     def _search_table(self) -> Table:
@@ -160,7 +165,8 @@ def outcome(trial: Trial) -> str:
 def interval(row: Row) -> str:
     assert row.predicted
     found = row.predicted
-    return f"{found.tokens_per_s_per_device:,.0f} ({found.low:,.0f} to {found.high:,.0f})"
+    mark = " ~" if found.out_of_domain else ""
+    return f"{found.tokens_per_s_per_device:,.0f} ({found.low:,.0f} to {found.high:,.0f}){mark}"
 
 
 def settings(row: Row, knobs: dict[str, Any]) -> str:

@@ -9,15 +9,17 @@ from rich.table import Table
 
 from pretune.tuner.answer import Answer
 
+OUTSIDE = "~ lies outside of what was learned: physics with a wide interval"
+
 
 def show_answer(answer: Answer, page: str) -> None:
-    """Winner and defaults beside each other, the ratios in words, and the files.
+    """Winner and defaults beside each other, the ratios in words, and the files with what they hold.
 
     ``page``: the command that opens the tracking page.
     """
     console = Console()
     data = answer.asdict()
-    measured = {role: data[role] for role in ("best", "default", "careful") if data[role]}
+    measured = {role: data[role] for role in ("winner", "default", "careful") if data[role]}
     if measured:
         table = Table(title=f"{data['workload']} on {data['platform']}", title_justify="left")
         table.add_column("")
@@ -55,11 +57,13 @@ def show_ranking(result: dict[str, Any], knobs: list[str]) -> None:
         table.add_row(
             str(number),
             f"{found['tokens_per_s_per_device']:,.0f}",
-            f"{found['low']:,.0f} to {found['high']:,.0f}",
+            f"{found['low']:,.0f} to {found['high']:,.0f}" + (" ~" if found["out_of_domain"] else ""),
             f"{found['chance_to_run']:.0%}",
             " ".join(f"{name}={settings[name]}" for name in knobs if name in settings),
         )
     Console().print(table)
+    if any(entry["predicted"]["out_of_domain"] for entry in result["ranking"]):
+        Console().print(OUTSIDE, highlight=False)
 
 
 def show_rows(title: str, rows: list[dict[str, Any]]) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pretune.cli.options import Json, Tracking, only_json, print_json
-
-if TYPE_CHECKING:
-    from pretune.mlflow_config.base import Tracker
 
 
 def sync(
@@ -18,11 +16,12 @@ def sync(
     tracking: Tracking = None,
     as_json: Json = False,
 ) -> None:
-    """Log the trials of a session that tracking does not have yet. Safe to repeat."""
+    """Log what tracking does not have yet of a session: trials, fits, answer. Safe to repeat."""
     from pretune.datasets.spec import read_yaml
     from pretune.datasets.store import TrialStore
     from pretune.mlflow_config import sync as send
     from pretune.mlflow_config import tracker
+    from pretune.tuner.journal import retell
     from pretune.tuner.runner import logged_files
     from pretune.tuner.session import SessionState
 
@@ -32,19 +31,15 @@ def sync(
         store = TrialStore(session / "trials")
         runs = session / "runs"
         place = tracker(tracking, session)
-        told = send(store, state.id, place, lambda t: logged_files(runs / t.trial_id))
-        answered(place, session, state.id)
+        told, missing = retell(
+            session,
+            state.id,
+            place,
+            lambda: send(store, state.id, place, lambda t: logged_files(runs / t.trial_id)),
+        )
+    for name in missing:
+        print(f"warning: {session / name}: is gone, so tracking does not have it", file=sys.stderr)
     if as_json:
-        print_json({"session": state.id, "trials": told})
+        print_json({"session": state.id, "trials": told, "missing": missing})
     else:
         print(f"{state.id}: {told} trials are in tracking")
-
-
-def answered(place: Tracker, session: Path, session_id: str) -> None:
-    """Close the session's run, where the session has come to its answer."""
-    from pretune.collector.evidence import read_json
-
-    closing = read_json(session / "tracked.json")
-    if closing:
-        files = [Path(path) for path in closing["files"]]
-        place.session_ended(session_id, closing["metrics"], files, closing["note"])

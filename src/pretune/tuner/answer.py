@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretune.datasets.frameworks import Framework
 from pretune.datasets.frameworks import framework as find_framework
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform
 from pretune.datasets.trial import Trial
+from pretune.datasets.workload import Workload
 from pretune.tuner.job import JobSpec
 from pretune.tuner.runner import read_predicted
 from pretune.tuner.verify import Comparison, Measured, Ratio
@@ -20,13 +22,17 @@ from pretune.tuner.verify import Comparison, Measured, Ratio
 if TYPE_CHECKING:
     from pretune.tuner.session import SessionState
 
-# knobs that a training script acts on itself: no file of the framework can carry them
-IN_YOUR_SCRIPT = ("activation_checkpointing", "attention", "compile")
+NAMES = {"default": "the stock defaults", "careful": "the defaults with the largest micro batch"}
 
 
 @dataclass
 class Answer:
-    """What a session found. ``comparison`` is None when no trial of the search ran."""
+    """What a session found. ``comparison`` is None when no trial of the search ran.
+
+    ``best`` is what the comparison recommends and the files hold: the winner of the search,
+    or a baseline that proved faster. ``interfaces`` are the network interfaces that the trials
+    used, one per node; empty when the launcher named none.
+    """
 
     job: JobSpec
     state: SessionState
@@ -34,6 +40,7 @@ class Answer:
     trials: list[Trial]
     comparison: Comparison | None
     dropped: Mapping[str, int]
+    interfaces: Sequence[str | None] = ()
 
     def asdict(self) -> dict[str, Any]:
         """The object that ``pretune tune --json`` prints."""
@@ -43,7 +50,8 @@ class Answer:
             "platform": self.state.platform.name,
             "workload": self.job.workload().name,
             "trials": {"number": len(self.trials), "list": [self._trial(trial) for trial in self.trials]},
-            "best": found and found.best.asdict(),
+            "best": found and found.recommended.asdict(),
+            "winner": found and found.winner.asdict(),
             "default": found and found.default.asdict(),
             "careful": found and found.careful and self._careful(found.careful, found.probes),
             "speedup": found and {role: r and r.asdict() for role, r in found.speedup.items()},
@@ -85,17 +93,18 @@ class Answer:
     def _texts(self) -> dict[str, str]:
         if self.comparison is None:
             return {}
-        knobs = self.comparison.best.knobs
-        declared = find_framework(self.job.framework)
-        files = declared.files(self.job.workload(), self.state.platform, knobs)
-        return {**files, "launch.sh": launch_script(self.state.platform, knobs, list(files))}
+        declared, knobs = find_framework(self.job.framework), self.comparison.recommended.knobs
+        workload, platform = self.job.workload(), self.state.platform
+        script = launch_script(declared, workload, platform, knobs, self.interfaces)
+        return {**declared.files_to_use(workload, platform, knobs), "launch.sh": script}
 
     # -- words --------------------------------------------------------------------
     def metrics(self) -> dict[str, float]:
         """Figures of the session for its tracking run."""
         figures: dict[str, float | None] = {"trials": len(self.trials)}
         if self.comparison:
-            figures["best_tokens_per_s_per_device"] = self.comparison.best.asdict()["tokens_per_s_per_device"]
+            best = self.comparison.recommended
+            figures["best_tokens_per_s_per_device"] = best.tokens_per_s_per_device
             for role, found in self.comparison.speedup.items():
                 if found:
                     figures |= {f"speedup_{role}": found.ratio, f"speedup_{role}_low": found.low}
@@ -104,59 +113,91 @@ class Answer:
 
     def sentences(self) -> list[str]:
         """The result in words, one line each."""
+        if not self.trials:
+            minutes = self.job.budget.minutes
+            return [f"no trial ended within {minutes} minutes; give more: budget.minutes, or --minutes"]
         if self.comparison is None:
             causes = sorted({f"{trial.status}: {trial.cause}" for trial in self.trials})
             return [f"none of {len(self.trials)} trials ran ({'; '.join(causes)})"]
-        names = {"default": "the stock defaults", "careful": "the defaults with the largest micro batch"}
-        found = self.comparison.speedup.items()
-        return [sentence(names[role], each) for role, each in found if each is not None]
+        found = self.comparison
+        ratios = found.over_baselines(found.winner).items()
+        lines = [sentence(NAMES[role], each) for role, each in ratios if each is not None]
+        return [*lines, self._held(found)]
+
+    @staticmethod
+    def _held(found: Comparison) -> str:
+        """Which configuration the files hold."""
+        if found.recommended is found.winner:
+            return "the files hold the winner"
+        role = "default" if found.recommended is found.default else "careful"
+        why = "is faster" if found.winner.tokens_per_s_per_device else "ran, and the winner did not run again"
+        return f"the files hold {NAMES[role]}: that {why}"
 
     def markdown(self) -> str:
         """The session's note for its tracking page."""
         lines = [f"- {line}" for line in self.sentences()]
         if self.comparison:
-            lines += ["", "```json", json.dumps(self.comparison.best.knobs.settings(), indent=2), "```"]
+            best = self.comparison.recommended.knobs.settings()
+            lines += ["", "```json", json.dumps(best, indent=2), "```"]
         return "\n".join([f"**{self.job.name}** on {self.state.platform.name}", "", *lines])
 
 
 def sentence(name: str, found: Ratio) -> str:
-    """What a ratio says, without claiming more than its interval does."""
+    """What the winner's ratio over ``name`` says, without claiming more than its interval does."""
     if found.same:
         return f"the winner is {name}: 1.00x, nothing to gain was found"
     if found.ratio is None:
         return f"against {name}: no pair of trials ran, so there is no ratio"
-    text = f"{found.ratio:.2f}x of {name}"
+    text = f"the winner is {found.ratio:.2f}x of {name}"
     if found.low is None or found.high is None:
         return f"{text} (one pair, no interval)"
     text += f" ({found.low:.2f} to {found.high:.2f}, 95 % of {found.pairs} pairs)"
     if found.low > 1:
         return text
     if found.high < 1:
-        return f"{text}: slower; keep the defaults"
+        return f"{text}: slower"
     return f"{text}: no difference is shown"
 
 
-def launch_script(platform: Platform, knobs: Knobs, files: list[str]) -> str:
-    """A shell script that starts a user's own training script under the winning configuration."""
+def launch_script(
+    declared: Framework,
+    workload: Workload,
+    platform: Platform,
+    knobs: Knobs,
+    interfaces: Sequence[str | None] = (),
+) -> str:
+    """A shell script that starts a user's own training script under the best configuration."""
     environment = {"OMP_NUM_THREADS": str(knobs.threads_per_rank or 1), **knobs.environment()}
     if platform.backend == "gloo":
         environment["DS_ACCELERATOR"] = "cpu"
     exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    exports = [*_interface_exports(interfaces), *exports]  # a knob may name another interface
     torchrun = f"exec torchrun --nproc_per_node {platform.devices_per_node}"
     if platform.nodes > 1:
         torchrun += (
             f' --nnodes {platform.nodes} --node_rank "${{NODE_RANK:?}}"'
             ' --master_addr "${MASTER_ADDR:?}" --master_port "${MASTER_PORT:-29500}"'
         )
-    told = {name: getattr(knobs, name) for name in IN_YOUR_SCRIPT}
-    yours = [f"#   {name}: {value}" for name, value in told.items() if value is not None]
+    yours = [f"#   {name}: {value}" for name, value in declared.told(workload, knobs).items()]
     lines = [
         "#!/bin/sh",
         f"# Trains your script with the configuration that pretune found on {platform.name}:",
-        f"#   ./launch.sh train.py --deepspeed_config {' '.join(files)}",
-        "# (Hugging Face Trainer: --deepspeed instead.) What no such file can carry, set in the script:",
+        f"#   ./launch.sh train.py {declared.script_options}".rstrip(),
+        "# What your script has to do itself, as the trials did:",
         *yours,
     ]
     if platform.nodes > 1:
         lines.append("# Run it on every node, with NODE_RANK (0, 1, ...) and MASTER_ADDR (node 0) set.")
     return "\n".join([*lines, *exports, f'{torchrun} "$@"', ""])
+
+
+def _interface_exports(interfaces: Sequence[str | None]) -> list[str]:
+    """The network interface that the trials used; by node, where the nodes differ."""
+    named = {
+        node: f"export GLOO_SOCKET_IFNAME={shlex.quote(name)} NCCL_SOCKET_IFNAME={shlex.quote(name)}"
+        for node, name in enumerate(interfaces)
+        if name
+    }
+    if len(set(interfaces)) <= 1:
+        return [*named.values()][:1]
+    return ['case "${NODE_RANK:?}" in', *(f"{node}) {export} ;;" for node, export in named.items()), "esac"]

@@ -17,7 +17,8 @@ from pretune.datasets.trial import Trial, TrialSpec
 from pretune.errors import InputError
 from pretune.mlflow_config.base import Tracker
 from pretune.tuner.job import JobSpec
-from pretune.tuner.runner import GuardedTracker, TrialRunner, Watcher
+from pretune.tuner.journal import Journal
+from pretune.tuner.runner import TrialRunner, Watcher
 from pretune.tuner.session import Opened, open_session
 from pretune.tuner.space import Candidates
 
@@ -75,7 +76,7 @@ class Campaign:
     def run(self) -> CampaignAnswer:
         """Run what is left of the campaign. Raises :class:`InputError` when ``out`` holds another job."""
         store, runs = TrialStore(self.out / "trials"), self.out / "runs"
-        tracker = GuardedTracker(self.tracker, self.watcher, f"Later: pretune sync {self.out}")
+        tracker = Journal(self.tracker, self.watcher, self.out)
         with open_session(self.job, self.out, self.watcher) as opened:
             plan = self._plan(opened)
             tracker.session_begun(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -19,7 +19,7 @@ from pretune.datasets.spec import Spec, read_yaml
 from pretune.datasets.store import TrialStore, shipped_history
 from pretune.datasets.trial import Measure
 from pretune.datasets.workload import ModelSpec, Precision, Workload
-from pretune.errors import InputError
+from pretune.errors import IllegalKnobs, InputError
 from pretune.tuner.space import Candidates, Space
 
 
@@ -89,9 +89,18 @@ class JobSpec(Spec):
             if field in data:
                 data[field] = load(data[field], folder, f"{path}: {field}")
         job = cls.from_mapping(data, str(path))
-        find_framework(job.framework)
-        job.workload(str(path))
+        job._check_knobs(str(path))
         return job
+
+    def _check_knobs(self, where: str) -> None:
+        """What can be said of ``space`` and ``default`` before the platform is known."""
+        declared, workload = find_framework(self.framework), self.workload(where)
+        self._space(self.space, f"{where}: space").check_knobs(declared, workload, f"{where}: space")
+        if self.default.settings():
+            stock = self._space(self.default.settings(), f"{where}: default")
+            stock.check_knobs(declared, workload, f"{where}: default")
+        if self.platform != "auto":
+            self.default_knobs(self.platform, where)
 
     def changed(
         self,
@@ -118,18 +127,24 @@ class JobSpec(Spec):
 
     def candidates(self, platform: Platform) -> Candidates:
         """The space on ``platform``, enumerated."""
-        given = {"knobs": self.space, "constraints": self.constraints, "allow_numerics": self.allow_numerics}
-        space = Space.from_mapping(given, f"job {self.name}: space")
-        return space.candidates(self.workload(), platform, self.framework, f"job {self.name}: space")
+        where = f"job {self.name}: space"
+        space = self._space(self.space, where, self.constraints)
+        return space.candidates(self.workload(), platform, self.framework, where)
 
-    def default_knobs(self, platform: Platform) -> Knobs:
-        """The configuration to beat: the framework's own, or the job's ``default``, resolved."""
-        declared = find_framework(self.framework)
-        if not self.default.settings():
-            return declared.default_knobs(self.workload(), platform)
-        return declared.resolve(
-            self.workload(), platform, Knobs(**{"micro_batch": 1} | self.default.settings())
-        )
+    def _space(self, knobs: Mapping[str, Any], where: str, constraints: Collection[str] = ()) -> Space:
+        given = {"knobs": knobs, "constraints": constraints, "allow_numerics": self.allow_numerics}
+        return Space.from_mapping(given, where)
+
+    def default_knobs(self, platform: Platform, where: str | None = None) -> Knobs:
+        """The configuration to beat: the framework's own, or the job's ``default``, resolved.
+
+        Raises :class:`InputError` naming ``default`` when it cannot run on ``platform``.
+        """
+        knobs = Knobs(**{"micro_batch": 1} | self.default.settings())
+        try:
+            return find_framework(self.framework).resolve(self.workload(), platform, knobs)
+        except IllegalKnobs as error:
+            raise InputError(f"{where or f'job {self.name}'}: default: {error}") from None
 
     def digest(self) -> str:
         """Changes with everything that decides which trials are run; not with how many."""

@@ -14,11 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import NonNegativeFloat
+
 from pretune.collector.evidence import read_json, write_json
 from pretune.collector.launchers import launcher_for
 from pretune.collector.launchers.base import Launcher
+from pretune.collector.launchers.hosts import HostsLauncher
 from pretune.datasets.knobs import Knobs
-from pretune.datasets.platform import Platform
+from pretune.datasets.platform import Accelerator, Platform
 from pretune.datasets.spec import Spec
 from pretune.datasets.store import TrialStore
 from pretune.datasets.trial import Trial, TrialSpec
@@ -27,7 +30,8 @@ from pretune.mlflow_config.base import Tracker
 from pretune.tuner.answer import Answer
 from pretune.tuner.fitting import track_session_surrogate
 from pretune.tuner.job import JobSpec, find_store
-from pretune.tuner.runner import GuardedTracker, TrialRunner, Watcher
+from pretune.tuner.journal import Journal
+from pretune.tuner.runner import TrialRunner, Watcher
 from pretune.tuner.tuner import Predicted, Tuner
 from pretune.tuner.verify import Comparison, compare
 
@@ -35,14 +39,18 @@ MOST_TRIALS = 10_000  # where only minutes bound the search
 
 
 class SessionState(Spec):
-    """``session.json``: who the session is. What it did is in the store."""
+    """``session.json``: who the session is, and how long it searched. What it did is in the store.
+
+    ``searched_s`` is what ``budget.minutes`` bounds: fits, start-ups and a trial that was cut off
+    count, as no record of a trial does.
+    """
 
     id: str
-    seed: int
     job_digest: str
     created_at: datetime
     platform: Platform
     mlflow_run_id: str | None = None
+    searched_s: NonNegativeFloat = 0.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,6 @@ def open_session(job: JobSpec, out: Path, watcher: Watcher) -> Iterator[Opened]:
         found = read_json(path)
         if found is None:
             state = _new_state(job, launcher, watcher)
-            write_json(path, state.model_dump(mode="json"))
         else:
             state = SessionState.from_mapping(found, str(path))
             if state.job_digest != job.digest():
@@ -77,6 +84,8 @@ def open_session(job: JobSpec, out: Path, watcher: Watcher) -> Iterator[Opened]:
                     "change between runs); name another folder with --out"
                 )
             watcher.note(f"going on with session {state.id} in {out}")
+        _check_devices(job, state.platform, launcher)
+        write_json(path, state.model_dump(mode="json"))
         yield Opened(state, launcher)
 
 
@@ -85,11 +94,23 @@ def _new_state(job: JobSpec, launcher: Launcher, watcher: Watcher) -> SessionSta
         watcher.note("measuring this machine: some seconds")
     return SessionState(
         id=f"{job.name}-{uuid.uuid4().hex[:8]}",
-        seed=job.seed,
         job_digest=job.digest(),
         created_at=datetime.now(UTC),
         platform=find_platform(job, launcher),
     )
+
+
+def _check_devices(job: JobSpec, platform: Platform, launcher: Launcher) -> None:
+    """Raises :class:`InputError` where the launcher starts other ranks than the platform has devices."""
+    if not isinstance(launcher, HostsLauncher):
+        return
+    nodes, ranks = len(launcher.hosts), launcher.hosts[0].ranks
+    if (nodes, ranks) != (platform.nodes, platform.devices_per_node):
+        raise InputError(
+            f"job {job.name}: launcher: starts {ranks} ranks on each of {nodes} hosts, but platform "
+            f"{platform.name} has devices_per_node {platform.devices_per_node} and nodes {platform.nodes}; "
+            "make them agree"
+        )
 
 
 class TuningSession:
@@ -105,8 +126,7 @@ class TuningSession:
     ) -> None:
         self.job, self.out = job, Path(out)
         self.watcher = watcher or Watcher()
-        remedy = f"Later: pretune sync {self.out}"
-        self.tracker = GuardedTracker(tracker, self.watcher, remedy)
+        self.tracker = Journal(tracker, self.watcher, self.out)
 
     def run(self) -> Answer:
         """Search, compare, write the files. Raises :class:`InputError` when ``out`` holds another job."""
@@ -122,13 +142,19 @@ class TuningSession:
             self._search(tuner)
             comparison = self._compare(tuner, default)
             self.watcher.expect(0)
-        if tuner.strategy.surrogate is not None and tuner.trials:
-            track_session_surrogate(
-                tuner.strategy.surrogate, tuner.trials, runs, self.out / "surrogate", self.tracker
-            )
-        answer = Answer(self.job, self.state, self.out, tuner.trials, comparison, self.candidates.dropped)
-        files = answer.write()
-        self._end_tracking(answer, files)
+        if tuner.trials and (learned := tuner.strategy.fitted()) is not None:
+            track_session_surrogate(learned, tuner.trials, runs, self.out / "surrogate", self.tracker)
+        hosts = opened.launcher.hosts if isinstance(opened.launcher, HostsLauncher) else []
+        answer = Answer(
+            self.job,
+            self.state,
+            self.out,
+            tuner.trials,
+            comparison,
+            self.candidates.dropped,
+            [host.interface for host in hosts],
+        )
+        self.tracker.session_ended(self.state.id, answer.metrics(), answer.write(), answer.markdown())
         return answer
 
     def _begin_tracking(self) -> None:
@@ -144,21 +170,25 @@ class TuningSession:
         }
         run_id = self.tracker.session_begun(self.state.id, self.job.name, params)
         if run_id and run_id != self.state.mlflow_run_id:
-            self.state = self.state.model_copy(update={"mlflow_run_id": run_id})
-            write_json(self.out / "session.json", self.state.model_dump(mode="json"))
+            self._save(mlflow_run_id=run_id)
 
-    def _end_tracking(self, answer: Answer, files: list[Path]) -> None:
-        metrics, note = answer.metrics(), answer.markdown()
-        # what `pretune sync` closes the run with, should the server be down now
-        closing = {"metrics": metrics, "files": [str(path) for path in files], "note": note}
-        write_json(self.out / "tracked.json", closing)
-        self.tracker.session_ended(self.state.id, metrics, files, note)
+    def _save(self, **changes: Any) -> None:
+        self.state = self.state.model_copy(update=changes)
+        write_json(self.out / "session.json", self.state.model_dump(mode="json"))
 
     # -- the two phases -----------------------------------------------------------
     def _search(self, tuner: Tuner) -> None:
+        budget, began = self.job.budget, time.monotonic()
+        ended_s = sum(t.wall_s or 0.0 for t in self.runner.stored.values() if t.purpose == "search")
+        spent_s = max(self.state.searched_s, ended_s)  # a kill -9 leaves no time to save what was spent
+        deadline = began + budget.minutes * 60 - spent_s if budget.minutes else math.inf
+        try:
+            self._run_trials(tuner, deadline)
+        finally:
+            self._save(searched_s=spent_s + time.monotonic() - began)
+
+    def _run_trials(self, tuner: Tuner, deadline: float) -> None:
         budget = self.job.budget
-        spent_s = sum(t.wall_s or 0.0 for t in self.runner.stored.values() if t.purpose == "search")
-        deadline = time.monotonic() + budget.minutes * 60 - spent_s if budget.minutes else math.inf
         most = min(budget.trials or MOST_TRIALS, len(self.candidates))
         for number in range(most):
             trial_id = f"{self.state.id}-t{number:03d}"
@@ -231,12 +261,20 @@ def local_devices(backend: str) -> int:
 def find_platform(job: JobSpec, launcher: Launcher) -> Platform:
     """The job's platform; with ``auto``, what ``launcher`` reaches, probed (seconds)."""
     from pretune.collector.detect import detect_platform
-    from pretune.collector.launchers.hosts import HostsLauncher
 
     if job.platform != "auto":
         return job.platform
     if not isinstance(launcher, HostsLauncher):
         raise InputError(f"job {job.name}: platform: auto needs launcher local or hosts; name the platform")
+    ranks, nodes = launcher.hosts[0].ranks, len(launcher.hosts)
+    unprobed = Platform(
+        name="unprobed",
+        accelerator=Accelerator(name="unknown"),
+        devices_per_node=ranks,
+        nodes=nodes,
+        backend=launcher.backend,
+    )
+    job.default_knobs(unprobed)  # what is wrong with it is said before seconds are spent
     return detect_platform(launcher)
 
 

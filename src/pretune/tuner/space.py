@@ -23,6 +23,7 @@ from pretune.datasets.trial import TrialSpec
 from pretune.datasets.workload import Workload
 from pretune.errors import InputError
 
+SAME = "the same as another configuration once defaults are filled in"
 MOST_COMBINATIONS = 200_000  # each one is resolved and judged by the framework, some 50 us apiece
 
 Key = frozenset[tuple[str, KnobValue]]
@@ -81,6 +82,9 @@ def key(knobs: Knobs) -> Key:
 class Space(Spec):
     """Knobs with the values to try, and SQL conditions over them that every configuration meets.
 
+    A knob that a configuration does not read is at its default there, so that combinations which
+    would run the same are one.
+
     A condition is any expression that polars' SQL reads, such as ``zero_stage = 3 OR
     micro_batch <= 4``; a knob with a dot in its name is quoted, ``"env.NAME"``. Knobs that
     change what is computed are refused unless ``allow_numerics``.
@@ -117,7 +121,7 @@ class Space(Spec):
         Raises :class:`InputError` naming the knob or the expression, and the known names.
         """
         declared = find_framework(framework)
-        self._check_knobs(declared, where)
+        self.check_knobs(declared, workload, where)
         points, dropped = self._constrained(where)
         found: dict[Key, Knobs] = {}
         for point in points:
@@ -126,15 +130,19 @@ class Space(Spec):
             if problems:
                 dropped[str(problems[0])] += 1
                 continue
-            knobs = declared.filled(workload, platform, wanted)
+            unread = declared.unread(platform, wanted)
+            read = Knobs(**{name: value for name, value in point.items() if name not in unread})
+            knobs = declared.filled(workload, platform, read)
             if found.setdefault(key(knobs), knobs) is not knobs:
-                dropped["the same as another configuration once defaults are filled in"] += 1
+                varied = [name for name in point if name in unread and len(self.knobs[name]) > 1]
+                dropped[f"{varied[0]}: {unread[varied[0]]}" if varied else SAME] += 1
         if not found:
             reasons = "; ".join(f"{n} x {reason}" for reason, n in dropped.most_common(3))
             raise InputError(f"{where}: no configuration is left ({reasons}); widen knobs or constraints")
         return Candidates(workload, platform, framework, list(found.values()), dict(dropped))
 
-    def _check_knobs(self, declared: Framework, where: str) -> None:
+    def check_knobs(self, declared: Framework, workload: Workload, where: str) -> None:
+        """Raises :class:`InputError` for an unknown knob, a wrong value, or numerics that would change."""
         for name, values in self.knobs.items():
             if name.startswith("env."):
                 continue
@@ -142,7 +150,7 @@ class Space(Spec):
             if knob is None:
                 known = ", ".join(declared.knobs)
                 raise InputError(f"{where}: {name} is no knob of {declared.name}; known: {known}, env.NAME")
-            if knob.numerics and len(values) > 1 and not self.allow_numerics:
+            if knob.numerics and set(values) != {workload.precision} and not self.allow_numerics:
                 raise InputError(
                     f"{where}: {name} changes what is computed, so speed alone must not choose it; "
                     "leave it out or set allow_numerics: true"

@@ -31,12 +31,18 @@ class Measured:
     knobs: Knobs
     trials: list[Trial] = field(default_factory=list)
 
+    @property
+    def tokens_per_s_per_device(self) -> float | None:
+        """Mean over the trials that ran; None when none did."""
+        speeds = [speed(trial) for trial in self.trials if trial.ok]
+        return float(np.mean(speeds)) if speeds else None
+
     def asdict(self) -> dict[str, Any]:
-        """Mean tokens/s per device over the trials that ran, and their standard deviation (``spread``)."""
+        """``spread`` is the standard deviation over the trials that ran."""
         speeds = [speed(trial) for trial in self.trials if trial.ok]
         return {
             "knobs": self.knobs.settings(),
-            "tokens_per_s_per_device": float(np.mean(speeds)) if speeds else None,
+            "tokens_per_s_per_device": self.tokens_per_s_per_device,
             "spread": float(np.std(speeds, ddof=1)) if len(speeds) > 1 else None,
             "trials": len(self.trials),
             "failed": [trial.cause for trial in self.trials if not trial.ok],
@@ -45,7 +51,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Throughput of the winner over another's, from ``pairs`` run side by side.
+    """Throughput of one configuration over another's, from ``pairs`` run side by side.
 
     ``ratio`` is the geometric mean; ``low`` to ``high`` a 95 % t-interval of the mean log
     ratio. With ``same``, both are one configuration, and the ratio is 1 without measuring.
@@ -63,19 +69,35 @@ class Ratio:
 
 @dataclass
 class Comparison:
-    """The winner against the stock defaults and against the careful user's defaults."""
+    """The search's winner against the stock defaults and against the careful user's defaults."""
 
-    best: Measured
+    winner: Measured
     default: Measured
     careful: Measured | None
     probes: list[Trial]  # the trials that found the largest micro batch
 
+    def over_baselines(self, one: Measured) -> dict[str, Ratio | None]:
+        return {
+            "default": ratio(one, self.default),
+            "careful": ratio(one, self.careful) if self.careful else None,
+        }
+
     @property
     def speedup(self) -> dict[str, Ratio | None]:
-        return {
-            "default": ratio(self.best, self.default),
-            "careful": ratio(self.best, self.careful) if self.careful else None,
-        }
+        """What is recommended, over the baselines."""
+        return self.over_baselines(self.recommended)
+
+    @property
+    def recommended(self) -> Measured:
+        """What to use: the winner, unless a baseline is faster by its interval or the winner never ran."""
+        better = [each for each in (self.default, self.careful) if each is not None and self._beaten_by(each)]
+        return max(better, key=lambda each: each.tokens_per_s_per_device or 0.0, default=self.winner)
+
+    def _beaten_by(self, other: Measured) -> bool:
+        if self.winner.tokens_per_s_per_device is None:
+            return other.tokens_per_s_per_device is not None
+        high = ratio(self.winner, other).high
+        return high is not None and high < 1
 
 
 def compare(
@@ -149,13 +171,13 @@ def largest_that_fits(
     return None
 
 
-def ratio(best: Measured, other: Measured) -> Ratio:
-    """The winner over ``other``, from the rounds in which both ran."""
-    if other is best:
-        return Ratio(1.0, 1.0, 1.0, len(best.trials), same=True)
+def ratio(one: Measured, other: Measured) -> Ratio:
+    """``one`` over ``other``, from the rounds in which both ran."""
+    if other is one:
+        return Ratio(1.0, 1.0, 1.0, len(one.trials), same=True)
     logs = [
         math.log(speed(mine) / speed(theirs))
-        for mine, theirs in zip(best.trials, other.trials, strict=False)
+        for mine, theirs in zip(one.trials, other.trials, strict=False)
         if mine.ok and theirs.ok
     ]
     if not logs:

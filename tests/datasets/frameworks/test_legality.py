@@ -182,6 +182,28 @@ def test_overlap_follows_the_stage_as_in_deepspeed() -> None:
     assert DEEPSPEED.resolve(JOB, TWO, Knobs(zero_stage=3, overlap_comm=False)).overlap_comm is False
 
 
+OF_SOME_STAGES = [name for name, knob in DEEPSPEED.knobs.items() if len(knob.zero_stages) < 4]
+
+
+@pytest.mark.parametrize("name", OF_SOME_STAGES)
+def test_a_stage_that_does_not_read_a_knob_issues_the_same_whatever_its_value(name: str) -> None:
+    """Some stage that reads it does not, unless the knob is inert here."""
+    differs = set()
+    for stage in range(4):
+        scattered = name == "use_multi_rank_bucket_allreduce"
+        stock = DEEPSPEED.resolve(
+            JOB,
+            TWO,
+            Knobs(zero_stage=stage, stage3_param_persistence_threshold=1000, reduce_scatter=scattered),
+        )
+        value = stock.settings()[name]
+        changed = stock.model_copy(update={name: not value if isinstance(value, bool) else 10})
+        if DEEPSPEED.collectives(JOB, TWO, stock) != DEEPSPEED.collectives(JOB, TWO, changed):
+            differs.add(stage)
+    assert differs <= set(DEEPSPEED.knobs[name].zero_stages)
+    assert differs or DEEPSPEED.knobs[name].inert
+
+
 def test_an_unknown_framework_is_named_with_the_known_ones() -> None:
     with pytest.raises(InputError, match="'megatron' is not known; use one of deepspeed, torch_ddp"):
         framework("megatron")
@@ -196,9 +218,9 @@ def test_declaring_frameworks_imports_none_of_them() -> None:
 
 
 # -- files ------------------------------------------------------------------------------
-def config(**settings: object) -> dict:
+def config(of_a_trial: bool = True, **settings: object) -> dict:
     knobs = DEEPSPEED.resolve(JOB, TWO, Knobs.model_validate(settings))
-    files = DEEPSPEED.files(JOB, TWO, knobs)
+    files = (DEEPSPEED.files if of_a_trial else DEEPSPEED.files_to_use)(JOB, TWO, knobs)
     assert list(files) == ["ds_config.json"]
     return json.loads(files["ds_config.json"])
 
@@ -217,6 +239,15 @@ def test_ds_config_holds_what_was_asked_for() -> None:
     assert "bf16" not in config()
     assert "communication_data_type" not in config()
     assert "offload_optimizer" not in config()["zero_optimization"]
+
+
+def test_a_users_file_leaves_the_optimizer_to_the_script_and_keeps_what_was_tuned() -> None:
+    asked = {"micro_batch": 2, "zero_stage": 2, "offload_optimizer": "cpu", "precision": "bf16"}
+    trial, users = config(**asked), config(of_a_trial=False, **asked)
+    assert trial.keys() - users.keys() == {"optimizer", "steps_per_print"}
+    assert {name: trial[name] for name in users} == users
+    assert users["zero_force_ds_cpu_optimizer"] is False  # the trial stepped with torch.optim
+    assert "zero_force_ds_cpu_optimizer" not in config(of_a_trial=False, **asked | {"torch_adam": False})
 
 
 def test_deepspeeds_own_optimizer_is_the_default_where_it_can_be_built() -> None:
@@ -242,6 +273,7 @@ for sheet in json.load(open(sys.argv[1])):
         "train_batch_size": read.train_batch_size,
         "micro": read.train_micro_batch_size_per_gpu,
         "accumulation": read.gradient_accumulation_steps,
+        "optimizer": read.optimizer_name,
         "zero": zero.model_dump(mode="json", by_alias=True),
     })
 print("READ " + json.dumps(results))
@@ -257,7 +289,9 @@ def test_deepspeed_reads_the_file_and_agrees_on_every_default(tmp_path: Path) ->
         {"zero_stage": 2, "offload_optimizer": "cpu", "precision": "bf16", "reduce_bucket_size": 1000}
     )
     configs = [
-        json.loads(DEEPSPEED.files(JOB, one, DEEPSPEED.resolve(JOB, one, Knobs(**case)))["ds_config.json"])
+        json.loads(
+            DEEPSPEED.files_to_use(JOB, one, DEEPSPEED.resolve(JOB, one, Knobs(**case)))["ds_config.json"]
+        )
         for case in asked
     ]
     bare = [
@@ -279,5 +313,6 @@ def test_deepspeed_reads_the_file_and_agrees_on_every_default(tmp_path: Path) ->
     for stage in range(4):
         assert read[stage] == read[len(configs) + stage]
         assert (read[stage]["micro"], read[stage]["accumulation"]) == (4, 4)
+        assert read[stage]["optimizer"] is None
     assert read[4]["zero"]["offload_optimizer"]["device"] == "cpu"
     assert read[4]["zero"]["reduce_bucket_size"] == 1000

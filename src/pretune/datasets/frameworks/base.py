@@ -18,8 +18,10 @@ class KnobDeclaration:
     """One knob of a framework.
 
     ``default`` is the framework's own (None: derived, or there is none). ``numerics`` says
-    that the knob changes what is computed, so that the loss must be checked. ``inert`` names
-    the backends on which the knob changes nothing at any setting of the others, with the reason.
+    that the knob changes what is computed, so that the loss must be checked; it is a type, and
+    the workload's own precision changes nothing. ``inert`` names the backends on which the knob
+    changes nothing at any setting of the others, with the reason; ``zero_stages`` the ZeRO stages
+    that read it.
     """
 
     name: str
@@ -27,6 +29,7 @@ class KnobDeclaration:
     doc: str
     numerics: bool = False
     inert: Mapping[str, str] = field(default_factory=dict)
+    zero_stages: tuple[int, ...] = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Framework(ABC):
 
     name: ClassVar[str]
     knobs: ClassVar[Mapping[str, KnobDeclaration]]
+    script_options: ClassVar[str] = ""  # with what a user's script is started, so that it reads the files
 
     @abstractmethod
     def problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
@@ -66,7 +70,16 @@ class Framework(ABC):
 
     @abstractmethod
     def files(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:
-        """The files that the framework reads, by file name, for resolved knobs."""
+        """The files that a trial's framework reads, by file name, for resolved knobs."""
+
+    def files_to_use(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:
+        """The same for a user's own script: without what is the script's to choose."""
+        return self.files(workload, platform, knobs)
+
+    def told(self, workload: Workload, knobs: Knobs) -> dict[str, KnobValue]:
+        """What no file carries: a user's own script has to do it."""
+        names = ("activation_checkpointing", "attention", "compile")
+        return {name: value for name, value in knobs.settings().items() if name in names}
 
     @abstractmethod
     def collectives(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Collective]:
@@ -92,6 +105,20 @@ class Framework(ABC):
         Raises :class:`IllegalKnobs` when even that cannot run here.
         """
         return self.resolve(workload, platform, Knobs(micro_batch=1))
+
+    def unread(self, platform: Platform, knobs: Knobs) -> dict[str, str]:
+        """The knobs of ``knobs`` that change nothing beside the others on ``platform``, with the reason."""
+        stage = knobs.zero_stage or 0
+        found: dict[str, str] = {}
+        for name in knobs.settings():
+            knob = self.knobs.get(name)
+            if knob is None:
+                continue  # an environment variable: nobody can tell
+            if platform.backend in knob.inert:
+                found[name] = knob.inert[platform.backend]
+            elif stage not in knob.zero_stages:
+                found[name] = f"ZeRO-{stage} does not read it"
+        return found
 
     def with_defaults(self, knobs: Knobs, derived: Mapping[str, KnobValue]) -> Knobs:
         """The knobs that are set, then ``derived``, then the declared defaults, as one configuration."""

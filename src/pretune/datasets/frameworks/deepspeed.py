@@ -9,7 +9,7 @@ from pretune.datasets.frameworks import zero
 from pretune.datasets.frameworks.base import Collective, Framework, KnobDeclaration, Problem
 from pretune.datasets.frameworks.common import LAYOUT, PROGRAM, declare, inert, merged
 from pretune.datasets.frameworks.legality import filled_layout, layout_problems, one_of, refuse_parallelism
-from pretune.datasets.knobs import Knobs
+from pretune.datasets.knobs import Knobs, KnobValue
 from pretune.datasets.platform import Platform
 from pretune.datasets.workload import Workload
 
@@ -19,24 +19,29 @@ ZERO = declare(
     KnobDeclaration(
         "zero_stage", 0, "Sharded over dp: nothing; optimizer states; gradients too; weights too."
     ),
-    KnobDeclaration("reduce_bucket_size", _BUCKET, "Gradient elements reduced at a time; ZeRO-0 ignores it."),
+    KnobDeclaration(
+        "reduce_bucket_size", _BUCKET, "Gradient elements reduced at a time.", zero_stages=(1, 2, 3)
+    ),
     KnobDeclaration(
         "allgather_bucket_size",
         _BUCKET,
-        "Weight elements gathered at a time after the step (ZeRO-1 and ZeRO-2).",
+        "Weight elements gathered at a time after the step.",
         inert=inert("whole partitions are gathered by all_gather_into_tensor, unsharded", "gloo", "nccl"),
+        zero_stages=(1, 2),
     ),
     KnobDeclaration(
         "overlap_comm",
         None,
         "Reduce gradients while the backward pass runs; on by default at ZeRO-3 only.",
         inert=inert("the CPU accelerator has no streams to overlap on", "gloo"),
+        zero_stages=(1, 2, 3),
     ),
     KnobDeclaration(
         "reduce_scatter",
         True,
         "Reduce-scatter the gradients at ZeRO-3, else all-reduce them. At ZeRO-1 and ZeRO-2 it changes "
         "nothing on gloo: the same all-reduce either way.",
+        zero_stages=(1, 2, 3),
     ),
     KnobDeclaration(
         "allgather_partitions",
@@ -47,22 +52,30 @@ ZERO = declare(
     KnobDeclaration(
         "use_multi_rank_bucket_allreduce",
         True,
-        "All-reduce a bucket of several ranks' gradients at ZeRO-1 and ZeRO-2, else reduce to each owner.",
+        "All-reduce a bucket of several ranks' gradients, else reduce to each owner.",
+        zero_stages=(1, 2),
     ),
     KnobDeclaration(
         "contiguous_gradients",
         True,
         "Copy gradients into one buffer of reduce_bucket_size elements as they come. On gloo it changes "
         "nothing, except that off it makes ZeRO-3 reduce-scatter even with reduce_scatter off.",
+        zero_stages=(1, 2, 3),
     ),
-    KnobDeclaration("stage3_prefetch_bucket_size", 50_000_000, "Weight elements fetched ahead; ZeRO-3 only."),
+    KnobDeclaration(
+        "stage3_prefetch_bucket_size", 50_000_000, "Weight elements fetched ahead.", zero_stages=(3,)
+    ),
     KnobDeclaration(
         "stage3_param_persistence_threshold",
         100_000,
-        "Weights up to this size stay whole; ZeRO-3 only.",
+        "Weights up to this size stay whole.",
+        zero_stages=(3,),
     ),
     KnobDeclaration(
-        "stage3_max_live_parameters", 1_000_000_000, "Weight elements kept gathered at most; ZeRO-3 only."
+        "stage3_max_live_parameters",
+        1_000_000_000,
+        "Weight elements kept gathered at most.",
+        zero_stages=(3,),
     ),
     KnobDeclaration(
         "communication_data_type",
@@ -86,6 +99,7 @@ class DeepSpeed(Framework):
 
     name = "deepspeed"
     knobs: ClassVar = merged(LAYOUT, ZERO, PROGRAM)
+    script_options = "--deepspeed_config ds_config.json (Hugging Face Trainer: --deepspeed ds_config.json)"
 
     def problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
         problems = layout_problems(workload, platform, knobs)
@@ -111,16 +125,25 @@ class DeepSpeed(Framework):
 
     def files(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:
         """``ds_config.json``, as ``deepspeed.initialize(config=...)`` takes it."""
-        return {"ds_config.json": json.dumps(self.config(workload, knobs), indent=2) + "\n"}
+        of_the_trial = {
+            "steps_per_print": 1_000_000_000,  # never: printing synchronises
+            "optimizer": _optimizer(workload, knobs),
+        }
+        return _file(self.config(workload, knobs) | of_the_trial)
+
+    def files_to_use(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:
+        """Without an optimizer: DeepSpeed would train with its learning rate, silently."""
+        return _file(self.config(workload, knobs))
+
+    def told(self, workload: Workload, knobs: Knobs) -> dict[str, KnobValue]:
+        return {"optimizer": _optimizer_class(workload, knobs), **super().told(workload, knobs)}
 
     def config(self, workload: Workload, knobs: Knobs) -> dict[str, Any]:
-        """DeepSpeed's configuration for resolved knobs. What the trial program does itself is not in it."""
+        """What resolved knobs decide of DeepSpeed's configuration."""
         config: dict[str, Any] = {
             "train_batch_size": workload.global_batch_sequences,
             "train_micro_batch_size_per_gpu": knobs.micro_batch,
             "gradient_accumulation_steps": knobs.accumulation,
-            "steps_per_print": 1_000_000_000,  # never: printing synchronises
-            "optimizer": _optimizer(workload, knobs),
             "zero_optimization": _zero_optimization(knobs),
         }
         if knobs.precision in ("bf16", "fp16"):
@@ -129,11 +152,26 @@ class DeepSpeed(Framework):
             config["communication_data_type"] = knobs.communication_data_type
         if workload.optimizer == "sgd":  # not on DeepSpeed's list of optimizers tested under ZeRO
             config["zero_allow_untested_optimizer"] = True
+        if knobs.offload_optimizer == "cpu" and _optimizer_class(workload, knobs).startswith("torch."):
+            config["zero_force_ds_cpu_optimizer"] = False  # else a script's own torch optimizer is refused
         return config
 
     def collectives(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Collective]:
         """What one optimizer step issues; see :mod:`pretune.datasets.frameworks.zero`."""
         return zero.collectives(workload, knobs)
+
+
+def _file(config: dict[str, Any]) -> dict[str, str]:
+    return {"ds_config.json": json.dumps(config, indent=2) + "\n"}
+
+
+def _optimizer_class(workload: Workload, knobs: Knobs) -> str:
+    """What steps in a trial."""
+    if workload.optimizer == "sgd":
+        return "torch.optim.SGD"
+    if knobs.settings()["torch_adam"]:
+        return "torch.optim.AdamW"
+    return "deepspeed.ops.adam." + ("DeepSpeedCPUAdam" if knobs.offload_optimizer == "cpu" else "FusedAdam")
 
 
 def _optimizer(workload: Workload, knobs: Knobs) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from pretune.datasets.frameworks.base import Collective, Framework, KnobDeclaration, Problem
 from pretune.datasets.frameworks.common import ELEMENT_BYTES, LAYOUT, PROGRAM, declare, merged
 from pretune.datasets.frameworks.legality import filled_layout, layout_problems, one_of, refuse_parallelism
-from pretune.datasets.knobs import Knobs
+from pretune.datasets.knobs import Knobs, KnobValue
 from pretune.datasets.platform import Platform
 from pretune.datasets.workload import Workload
 
@@ -57,6 +57,11 @@ class TorchDDP(Framework):
         """``ddp.json``: the keyword arguments of DistributedDataParallel."""
         arguments = {"bucket_cap_mb": knobs.settings()["ddp_bucket_mb"], "gradient_as_bucket_view": True}
         return {"ddp.json": json.dumps(arguments, indent=2) + "\n"}
+
+    def told(self, workload: Workload, knobs: Knobs) -> dict[str, KnobValue]:
+        ours = {name: knobs.settings()[name] for name in ("micro_batch", "accumulation", "precision")}
+        wrapped = {"DistributedDataParallel": "with the arguments in ddp.json"}
+        return {**wrapped, **ours, **super().told(workload, knobs)}
 
     def collectives(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Collective]:
         """One whole all-reduce of the gradients, in buckets (Li et al., VLDB 2020, sec. 3.2).

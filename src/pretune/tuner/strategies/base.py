@@ -15,11 +15,8 @@ class Strategy(ABC):
     """``ask`` for rows of ``candidates``, ``tell`` what became of them.
 
     ``candidates`` (n rows) and ``history`` (m rows) are frames in the store's columns.
-    Deterministic for a ``seed`` and the same order of tells. ``surrogate`` is the fitted
-    model behind the choices, None where there is none.
+    Deterministic for a ``seed`` and the same order of tells.
     """
-
-    surrogate: Surrogate | None = None
 
     def __init__(self, candidates: pl.DataFrame, history: pl.DataFrame, seed: int = 0) -> None:
         self.candidates, self.history = candidates, history
@@ -48,4 +45,8 @@ class Strategy(ABC):
 
     def predict(self) -> Prediction | None:
         """What the strategy now believes of all candidates; None when it has no model."""
+        return None
+
+    def fitted(self) -> Surrogate | None:
+        """The model behind the choices, fitted to all that was told; None when there is none."""
         return None

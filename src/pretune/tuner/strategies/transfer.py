@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -11,11 +9,8 @@ from scipy.stats import norm
 
 from pretune.datasets.schema import to_table
 from pretune.datasets.trial import Trial
-from pretune.model.base import INTERVAL, Array, Prediction
+from pretune.model.base import INTERVAL, Array, Prediction, Surrogate
 from pretune.tuner.strategies.base import Strategy
-
-if TYPE_CHECKING:
-    from pretune.model import TransferSurrogate
 
 # a trial that fails costs as much of the budget as one that runs: rows with less than this
 # share of the best chance to run are left for last, however much they promise
@@ -29,14 +24,12 @@ class TransferStrategy(Strategy):
     a good one, since no trial is there to improve on.
     """
 
-    surrogate: TransferSurrogate
-
     def __init__(self, candidates: pl.DataFrame, history: pl.DataFrame, seed: int = 0) -> None:
         super().__init__(candidates, history, seed)
         from pretune.model import TransferSurrogate
 
         target = candidates["platform.name"][0]
-        self.surrogate = TransferSurrogate(target, seed=seed)  # learns its sources at the first fit only
+        self._surrogate = TransferSurrogate(target, seed=seed)  # learns its sources at the first fit only
         self._prediction: Prediction | None = None
 
     def tell(self, row: int, trial: Trial) -> None:
@@ -51,8 +44,12 @@ class TransferStrategy(Strategy):
         if self._prediction is None:
             told = pl.DataFrame(to_table(self.told))
             trials = pl.concat([self.history, told], how="diagonal_relaxed")
-            self._prediction = self.surrogate.fit(trials).predict(self.candidates)
+            self._prediction = self._surrogate.fit(trials).predict(self.candidates)
         return self._prediction
+
+    def fitted(self) -> Surrogate:
+        self.predict()  # a resumed session may have told everything and asked nothing
+        return self._surrogate
 
 
 def most_promising(believed: Prediction, open_: NDArray[np.bool_], log_best: float) -> int:
