@@ -10,7 +10,7 @@ import pytest
 from synthetic_platforms import PLATFORMS, candidates, history, trials
 
 from pretune.errors import InputError
-from pretune.model import NoPhysics, TransferSurrogate
+from pretune.model import NoPhysics, TransferSurrogate, TransformerPhysics
 from pretune.model.evaluation import predictions, scores
 from pretune.model.sources import PHYSICS
 
@@ -124,14 +124,31 @@ def test_one_oom_lowers_the_chance_of_all_that_need_more() -> None:
 
 
 def test_memory_that_sources_measured_corrects_the_need() -> None:
-    """They all take twice what the physics says: what was to fit half the device now fills it."""
+    """They take twice what the physics says, at ZeRO-3 only: what was to fit there no longer does."""
     known, rows = history("capped"), candidates("capped")
-    plain = TransferSurrogate("capped").fit(known)
-    twice = 2 * plain.baseline_.memory_bytes(known)
-    told = TransferSurrogate("capped").fit(known.with_columns(pl.Series("peak_memory_device_bytes", twice)))
-    half = np.abs(plain.baseline_.memory_bytes(rows) / 1.1e8 - 0.6) < 0.2
-    assert half.any()
-    assert (told.predict(rows).chance_to_run[half] < plain.predict(rows).chance_to_run[half] - 0.1).all()
+    physics = TransformerPhysics()
+    rows = rows.with_columns(pl.Series("accelerator.memory_bytes", 1.5 * physics.memory_bytes(rows)))
+    measured = physics.memory_bytes(known) * np.where(known["knob.zero_stage"] == 3, 2.0, 1.0)
+    told = TransferSurrogate("capped").fit(
+        known.with_columns(pl.Series("peak_memory_device_bytes", measured))
+    )
+    chance, sharded = told.predict(rows).chance_to_run, (rows["knob.zero_stage"] == 3).to_numpy()
+    assert chance[sharded].max() < 0.4
+    assert chance[~sharded].min() > 0.8
+
+
+def test_the_targets_own_peaks_correct_the_need() -> None:
+    known, own = history("capped"), trials("half", 8).with_columns(pl.lit("capped").alias("platform.name"))
+    physics = TransformerPhysics()
+    twice = own.with_columns(pl.Series("peak_memory_device_bytes", 2 * physics.memory_bytes(own)))
+    rows = candidates("capped")
+    rows = rows.with_columns(pl.Series("accelerator.memory_bytes", 1.5 * physics.memory_bytes(rows)))
+    plain, told = (
+        TransferSurrogate("capped").fit(pl.concat([known, each], how="diagonal")).need_
+        for each in (own, twice)
+    )
+    matrix = np.zeros((len(rows), 0))
+    assert (told.over_capacity(rows, matrix) > plain.over_capacity(rows, matrix) + 0.4).all()
 
 
 def test_a_crash_lowers_its_neighbours_more_than_all_that_need_more() -> None:

@@ -65,6 +65,11 @@ def configurations(frame: pl.DataFrame) -> list[str]:
     return pl.DataFrame(parts).select(pl.concat_str(pl.all())).to_series().to_list()
 
 
+def numbered(keys: list[str]) -> NDArray[np.int64]:
+    """(n,) equal numbers for equal keys."""
+    return np.unique(np.array(keys, dtype=object), return_inverse=True)[1].astype(np.int64)
+
+
 def ran(frame: pl.DataFrame) -> NDArray[np.bool_]:
     """(n,) trials that ended well and have a throughput to learn from."""
     throughput = numbers(frame, "tokens_per_s_per_device")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,6 +12,7 @@ from scipy.special import expit, logit
 
 from pretune.model.base import Array
 from pretune.model.boosting import apply, load_booster
+from pretune.model.need import PHYSICS_SD
 
 if TYPE_CHECKING:
     import xgboost
@@ -24,7 +26,6 @@ _LOST_PRIOR = np.array([0.4, 0.35, 0.2, 0.05])
 # what each status says; one that was refused before it began (invalid) says nothing
 _STATUSES = {"ok": "ok", "oom": "oom", "crash": "lost", "timeout": "lost", "diverged": "spoilt"}
 _FINE = np.linspace(-4.0, 4.0, 801)
-PRIOR_SD = 0.45  # of the edge about 0: how far predicted memory needs are off
 NOISE = 0.02  # a share of outcomes that the need for memory does not explain
 PRIOR_BASE = (0.9, 2.0)  # chance, and the trials it is worth, where the need is unknown
 MIN_FAILURES = 5  # to grow trees on them
@@ -40,15 +41,15 @@ class MemoryEdge:
     grid of edge, width and the two shares: it falls in x whatever was seen, and needs no minimum of rows.
     """
 
-    def __init__(self, prior: MemoryEdge | None = None) -> None:
-        fresh = (
-            (-0.5 * (_EDGES / PRIOR_SD) ** 2)[:, None, None, None]
+    def __init__(self, sd: float = PHYSICS_SD) -> None:
+        """``sd``: how far the predicted log need is off, before any outcome."""
+        self.log_weight: Array = (
+            (-0.5 * (_EDGES / sd) ** 2)[:, None, None, None]
             + np.zeros(len(_WIDTHS))[:, None, None]
             + np.log(_LOST_PRIOR)[:, None]
             + np.zeros(len(_UNSEEN))
         )
-        self.log_weight: Array = fresh if prior is None else prior.log_weight
-        self.base: tuple[float, float] = PRIOR_BASE if prior is None else prior.base
+        self.base: tuple[float, float] = PRIOR_BASE
 
     def fit(self, x: Array, status: NDArray[np.object_], strength: float = 1.0) -> Self:
         """Learn from n >= 0 trials; ``strength`` below 1 discounts those of other platforms."""
@@ -128,10 +129,16 @@ class Feasibility:
     need is not known (a tuning table), wholly.
     """
 
-    def __init__(self, prior: Feasibility | None = None, seed: int = 0, n_jobs: int = 1) -> None:
-        self.edge: MemoryEdge = MemoryEdge(None if prior is None else prior.edge)
-        self.booster: xgboost.Booster | None = None if prior is None else prior.booster
+    def __init__(self, sd: float = PHYSICS_SD, seed: int = 0, n_jobs: int = 1) -> None:
+        self.edge = MemoryEdge(sd)
+        self.booster: xgboost.Booster | None = None
         self.seed, self.n_jobs = seed, n_jobs
+
+    def copy(self) -> Self:
+        """One that can learn more while this one stays as it is."""
+        other = copy(self)
+        other.edge = copy(self.edge)
+        return other
 
     def fit(
         self, x: Array, status: NDArray[np.object_], matrix: Array | None = None, strength: float = 1.0

@@ -7,22 +7,20 @@ from typing import Any, Self
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from scipy.stats import norm
 from sklearn.base import BaseEstimator
 
 from pretune.model.base import INTERVAL, Array, Baseline, Prediction, Surrogate
 from pretune.model.boosting import Neighbourhood, ResidualTrees
-from pretune.model.columns import configurations, numbers, ran, rows, words
+from pretune.model.columns import configurations, numbered, numbers, ran, rows, words
 from pretune.model.feasibility import Feasibility
 from pretune.model.features import Encoder
+from pretune.model.need import MemoryNeed
 from pretune.model.physics import BASELINES, TransformerPhysics
 from pretune.model.saving import read_sheet, rows_frame, verify, write_sheet
 
 PRIOR_SD = 0.6  # of log throughput about the physics, before any trial
 UNKNOWN_SD = 5.0  # ... where there is no physics
-PEAKS = tuple(f"peak_memory_{kind}_bytes" for kind in ("device", "reserved", "allocated"))
-MEMORY_PRIOR_ROWS = 3  # how many trials the physics of memory is worth against measured peaks
 PRIOR_ROWS = 5  # how many trials the prior is worth when the interval is set
 
 
@@ -72,11 +70,12 @@ class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-le
         self.near_ = Neighbourhood(points, groups)
         error, away = self.trees_.out_of_fold(x, residual, points, groups, self.folds)
         self.half_width_ = half_width(np.abs(error) / (1 + self.near_.stretch(away)), self.baseline_)
-        self.memory_bias_ = memory_bias(frame, self.baseline_)
-        self.feasibility_ = Feasibility(seed=self.seed, n_jobs=self.n_jobs).fit(
-            memory_ratio(frame, self.baseline_, self.memory_bias_),
+        matrix = self.encoder_.matrix(frame)
+        self.need_ = MemoryNeed(self.baseline_, self.seed).fit(frame, matrix)
+        self.feasibility_ = Feasibility(self.need_.sd_, self.seed, self.n_jobs).fit(
+            self.need_.over_capacity(frame, matrix),
             words(frame, "status", "ok"),
-            self.encoder_.stated(self.encoder_.matrix(frame)),
+            self.encoder_.stated(matrix),
         )
         self.n_trials_ = len(frame)
         self.check_rows_ = frame.head(5)
@@ -90,7 +89,7 @@ class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-le
         # distance cannot make it less certain than knowing nothing
         half = np.minimum(half, max(self.half_width_, norm_reach() * prior_sd(self.baseline_)))
         half = np.where(np.isfinite(base), half, half + norm_reach() * UNKNOWN_SD)
-        need = memory_ratio(frame, self.baseline_, self.memory_bias_)
+        need = self.need_.over_capacity(frame, x)
         chance = self.feasibility_.predict(need, self.encoder_.stated(x))
         return Prediction(
             log_mean=log_mean,
@@ -110,7 +109,7 @@ class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-le
             "trees": self.trees_.save(folder, "trees"),
             "near": self.near_.state(),
             "half_width": self.half_width_,
-            "memory_bias": self.memory_bias_,
+            "need": self.need_.save(folder),
             "feasibility": self.feasibility_.save(folder),
             "n_trials": self.n_trials_,
         }
@@ -127,7 +126,7 @@ class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-le
         model.trees_ = ResidualTrees.restore(folder, sheet["trees"])
         model.near_ = Neighbourhood.restore(sheet["near"])
         model.half_width_, model.n_trials_ = sheet["half_width"], sheet["n_trials"]
-        model.memory_bias_ = sheet["memory_bias"]
+        model.need_ = MemoryNeed.restore(folder, sheet["need"], baseline)
         model.feasibility_ = Feasibility.restore(folder, sheet["feasibility"])
         model.check_rows_ = rows_frame(sheet["check"]["rows"])
         verify(model, folder, sheet)
@@ -139,47 +138,6 @@ def residuals(frame: pl.DataFrame, baseline: Baseline) -> tuple[pl.DataFrame, Ar
     good = rows(frame, ran(frame))
     residual = np.log(numbers(good, "tokens_per_s_per_device")) - baseline.log_throughput(good)
     return rows(good, np.isfinite(residual)), residual[np.isfinite(residual)]
-
-
-def memory_ratio(frame: pl.DataFrame, baseline: Baseline, bias: float = 0.0, usual: float = np.nan) -> Array:
-    """(n,) log of the predicted peak memory over the device's; over ``usual`` bytes where that is unknown.
-
-    NaN where either is unknown.
-    """
-    capacity = numbers(frame, "accelerator.memory_bytes", usual)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.log(baseline.memory_bytes(frame)) - np.log(capacity)) + bias
-
-
-def largest_that_ran(frame: pl.DataFrame, baseline: Baseline) -> float:
-    """Bytes that stand in for a capacity that nobody states: the most that a trial needed that ran.
-
-    NaN where none ran, or physics says nothing of memory.
-    """
-    unstated = np.isnan(numbers(frame, "accelerator.memory_bytes"))
-    need = baseline.memory_bytes(rows(frame, ran(frame) & unstated))
-    return float(np.nanmax(need)) if np.isfinite(need).any() else np.nan
-
-
-def memory_bias(frame: pl.DataFrame, baseline: Baseline, prior: float = 0.0) -> float:
-    """The median log of measured over predicted peak memory, shrunk to ``prior`` where few measured it.
-
-    Measured is what the device had in use, else what the allocator reserved, else allocated.
-    """
-    good = rows(frame, ran(frame))
-    measured = np.full(len(good), np.nan)
-    for name in PEAKS:
-        figure = numbers(good, name)
-        measured = np.where(np.isnan(measured) & (figure > 0), figure, measured)
-    error = np.log(measured) - np.log(baseline.memory_bytes(good))
-    error = error[np.isfinite(error)]
-    weight = len(error) / (len(error) + MEMORY_PRIOR_ROWS)
-    return prior + weight * (float(np.median(error)) - prior) if len(error) else prior
-
-
-def numbered(keys: list[str]) -> NDArray[np.int64]:
-    """(n,) equal numbers for equal keys."""
-    return np.unique(np.array(keys, dtype=object), return_inverse=True)[1].astype(np.int64)
 
 
 def prior_sd(baseline: Baseline) -> float:

@@ -16,15 +16,12 @@ from pretune.model.columns import rows, words
 from pretune.model.feasibility import Feasibility
 from pretune.model.features import Encoder
 from pretune.model.gaussian import SCALES, Process, Terms, near_kernel
+from pretune.model.need import PEAKS, MemoryNeed
 from pretune.model.physics import BASELINES, TransformerPhysics
 from pretune.model.saving import known_columns, read_sheet, rows_frame, verify, write_sheet
 from pretune.model.sources import POOLED, Sources, platform_position
 from pretune.model.surrogate import (
-    PEAKS,
     conformal_quantile,
-    largest_that_ran,
-    memory_bias,
-    memory_ratio,
     norm_reach,
     prior_sd,
     residuals,
@@ -86,10 +83,9 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
     def _fit_sources(self, others: pl.DataFrame) -> None:
         self.sources_ = Sources(self.baseline_, self.seed).fit(others)
         x = self.sources_.encoder.matrix(others)
-        self.memory_bias_ = memory_bias(others, self.baseline_)
-        self.capacity_ = largest_that_ran(others, self.baseline_)
-        self.source_feasibility_ = Feasibility(seed=self.seed).fit(
-            memory_ratio(others, self.baseline_, self.memory_bias_, self.capacity_),
+        self.source_need_ = MemoryNeed(self.baseline_, self.seed).fit(others, x)
+        self.source_feasibility_ = Feasibility(self.source_need_.sd_, self.seed).fit(
+            self.source_need_.over_capacity(others, x),
             words(others, "status", "ok"),
             self.sources_.encoder.stated(x),
             strength=min(1.0, SOURCE_EVIDENCE / max(len(others), 1)),
@@ -132,9 +128,10 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         terms = terms_of(good, x, said, self.weight_, self.sources_, self.encoder_)
         self.process_ = Process(self.sources_.level_sd(self.weight_), self.log_prior_)
         self.process_.fit(terms, residual - said @ self.weight_)
-        self.own_memory_bias_ = memory_bias(own, self.baseline_, self.memory_bias_)
-        self.feasibility_ = Feasibility(self.source_feasibility_).fit(
-            memory_ratio(own, self.baseline_, self.own_memory_bias_, self.capacity_),
+        every = self.sources_.encoder.matrix(own)
+        self.need_ = self.source_need_.told(own, every)
+        self.feasibility_ = self.source_feasibility_.copy().fit(
+            self.need_.over_capacity(own, every),
             words(own, "status", "ok"),
         )
 
@@ -172,7 +169,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
     def _chance(self, frame: pl.DataFrame, x: Array) -> Array:
         """By memory need and the sources' failures; then by what became of the target's nearest trials."""
         stated = self.sources_.encoder.stated(x)
-        need = memory_ratio(frame, self.baseline_, self.own_memory_bias_, self.capacity_)
+        need = self.need_.over_capacity(frame, x)
         chance = self.feasibility_.predict(need, stated)
         if not len(self.trials_):
             return chance
@@ -189,8 +186,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
             "baseline": self.baseline_.name,
             "encoder": self.encoder_.state(),
             "sources": self.sources_.save(folder),
-            "memory_bias": self.memory_bias_,
-            "capacity": None if np.isnan(self.capacity_) else self.capacity_,
+            "need": self.source_need_.save(folder),
             "feasibility": self.source_feasibility_.save(folder),
             "log_prior": self.log_prior_.tolist(),
             "reach": self.reach_,
@@ -207,8 +203,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         model.baseline_ = baseline
         model.encoder_ = Encoder.restore(sheet["encoder"], baseline)
         model.sources_ = Sources.restore(folder, sheet["sources"], baseline, sheet["seed"])
-        model.memory_bias_ = sheet["memory_bias"]
-        model.capacity_ = np.nan if sheet["capacity"] is None else sheet["capacity"]
+        model.source_need_ = MemoryNeed.restore(folder, sheet["need"], baseline)
         model.source_feasibility_ = Feasibility.restore(folder, sheet["feasibility"])
         model.log_prior_, model.reach_ = np.array(sheet["log_prior"]), sheet["reach"]
         model._condition(rows_frame(sheet["trials"]))

@@ -32,10 +32,13 @@ def states_bytes(setup: Setup) -> Array:
 
     Mixed precision: 2 + 2 + 12 bytes a weight (Adam); ZeRO-1 shards the 12, ZeRO-2 also the
     gradients, ZeRO-3 also the weights (Rajbhandari et al. 2020, arXiv:1910.02054, sections 3.1
-    and 5). In fp32 there is no master copy: 4 + 4 + 8. ZeRO-3 gathers up to max_live_parameters.
+    and 5). In fp32 there is no master copy: 4 + 4 + 8, except under DeepSpeed's ZeRO, which clones its
+    partition of the weights in any precision, and copies its gradients to fp32 for the step (DeepSpeed
+    0.19.8, stage_1_and_2.py and stage3.py). ZeRO-3 gathers up to max_live_parameters.
     """
     weights = rank_parameters(setup)
-    master = np.where(setup.element < 4, 4.0, 0.0)
+    partitioned = setup.deepspeed & (setup.zero >= 1)
+    master = np.where(partitioned, 8.0, np.where(setup.element < 4, 4.0, 0.0))
     held = np.where(setup.offload & ~setup.host, 0.0, master + 4 * setup.optimizer_states)
     optimizer = weights * held / _shards(setup, 1)
     gradients = weights * setup.element / _shards(setup, 2)
