@@ -63,7 +63,7 @@ def track_session_surrogate(
     out.mkdir(parents=True, exist_ok=True)
     rows = pl.DataFrame([row for trial in trials if (row := _foretold(trial, runs))])
     learned = _learned_from(pl.DataFrame(to_table(trials)))
-    name = f"surrogate-{trials[0].session_id}"
+    name = str(trials[0].session_id)
     tracker.fit_begun(name, {"platform": trials[0].platform.name, "kind": "transfer", **learned})
     surrogate.save(out / "model")
     files = _kept(rows, out) if len(rows) else []
