@@ -66,7 +66,7 @@ def check(job, out, moment, tracking):
     assert alive == []
 
     before = {trial.trial_id: trial.created_at for trial in TrialStore(out / "trials").trials()}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert [trial["status"] for trial in answer["trials"]["list"]] == ["ok", "ok"]
