@@ -84,6 +84,7 @@ def test_killed_while_a_trial_runs_it_leaves_no_process_and_goes_on(job, tmp_pat
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # a cold session is a dozen torchruns, twice
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 def test_killed_at_any_moment_it_leaves_no_process_and_goes_on(job, tmp_path, moment, warm):
