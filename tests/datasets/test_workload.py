@@ -176,7 +176,7 @@ SHAPE = {"name": "m", "layers": 2, "hidden_size": 64, "heads": 4, "vocabulary": 
         ({"experts": 2, "experts_per_token": 3}, "experts_per_token 3 exceeds experts 2"),
         ({"layers": 0}, "layers: Input should be greater than 0, got 0"),
         ({"kv_heads": 0}, "kv_heads: Input should be greater than 0, got 0"),
-        ({"hiden_size": 3}, "hiden_size: Extra inputs are not permitted"),
+        ({"hiden_size": 3}, "hiden_size: is no field here"),
     ],
 )
 def test_a_shape_that_cannot_be_is_explained(change: dict, said: str) -> None:

@@ -33,7 +33,7 @@ def test_one_oom_lowers_all_that_need_more(trials: list[tuple[float, str]], need
     before, after = fitted(*trials), fitted(*trials, (need, "oom"))
     more = np.linspace(need, 3, 20)
     # an outcome that contradicts others blurs the edge, but makes nothing likely that was not
-    assert (after.predict(more) <= np.maximum(before.predict(more), 0.2)).all()
+    assert (after.predict(more) <= np.maximum(before.predict(more), 0.35)).all()
     assert after.predict(more[:1]) < before.predict(more[:1])
 
 

@@ -58,7 +58,7 @@ def test_the_digest_is_of_what_decides_the_trials(write_job):
     ("changes", "message"),
     [
         ({"space": None}, "space: Field required"),
-        ({"spice": {}}, "spice: Extra inputs"),
+        ({"spice": {}}, "spice: is no field here"),
         ({"budget": {"trials": 0}}, r"budget\.trials: .* got 0"),
         ({"budget": {}}, "budget: give trials, minutes, or both"),
         ({"strategy": "guess"}, r"strategy: .*'random', got 'guess'"),

@@ -131,7 +131,7 @@ def test_a_new_winner_is_compared_with_its_own_trials(run):
     assert all(trial.knobs == found.knobs for trial in found.trials)
 
 
-def test_the_files_hold_a_baseline_that_proved_faster(run, tmp_path):
+def test_the_files_hold_a_baseline_that_measured_faster(run, tmp_path):
     slow = {"micro_batch": 1, "zero_stage": 3, "activation_checkpointing": "full"}
     answer = run(space=slow | {"reduce_bucket_size": 5_000_000})
     data = answer.asdict()
@@ -144,7 +144,7 @@ def test_the_files_hold_a_baseline_that_proved_faster(run, tmp_path):
     assert answer.metrics()["best_tokens_per_s_per_device"] == data["careful"]["tokens_per_s_per_device"]
     *ratios, held = answer.sentences()
     assert all(line.endswith("slower") for line in ratios)
-    assert held == "the files hold the defaults with the largest micro batch: that is faster"
+    assert held == "the files hold the defaults with the largest micro batch: that measured faster"
 
 
 def test_another_job_in_the_same_folder_is_refused(run):

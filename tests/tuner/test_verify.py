@@ -104,7 +104,7 @@ def test_the_interval_is_that_of_a_t_test_on_log_ratios(table):
     assert (math.log(found.low), math.log(found.high)) == pytest.approx((expected.low, expected.high))
 
 
-def test_a_baseline_that_is_faster_is_recommended_and_a_tie_leaves_the_winner(table):
+def test_a_baseline_that_measured_faster_is_recommended(table):
     fast, *_, slow = sorted((t for t in table.values() if t.ok), key=lambda t: -t.tokens_per_s_per_device)
     failed = next(t for t in table.values() if not t.ok)
 
@@ -118,7 +118,8 @@ def test_a_baseline_that_is_faster_is_recommended_and_a_tie_leaves_the_winner(ta
     for trials, others, best in (
         (times(0.8, 0.81, 0.79), (steady, times(0.5, 0.5, 0.5)), default),
         (times(0.8, 0.81, 0.79), (steady, times(1.1, 1.1, 1.1)), careful),
-        (noisy, (steady, steady), winner),
+        (noisy, (steady, times(0.5, 0.5, 0.5)), default),
+        (times(0.9, 1.2, 1.1), (steady, steady), winner),
         ([failed] * 3, (steady, [failed] * 3), default),
         ([failed] * 3, ([failed] * 3, [failed] * 3), winner),
     ):

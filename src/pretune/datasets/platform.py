@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
@@ -55,7 +55,7 @@ class Platform(Spec):
     nodes: PositiveInt = 1
     intra_node: Link = Link()
     inter_node: Link = Link()
-    backend: str = "nccl"
+    backend: Literal["nccl", "gloo"] = "nccl"
     fingerprint: Fingerprint = Fingerprint()
 
     @model_validator(mode="after")

@@ -42,11 +42,16 @@ def read_yaml(path: str | Path) -> Any:
 
 
 def one_line(error: ValidationError, where: str) -> str:
-    """The first problems of a pydantic error as ``where: field: reason``; some reasons name the field."""
+    """The first problems of a pydantic error as ``where: field: reason``; some reasons name the field.
+
+    Unknown fields come first: they are often the misspelt names of those that are missing.
+    """
     parts = []
-    for problem in error.errors()[:3]:
+    for problem in sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")[:3]:
         field = "".join(f"{step}." for step in problem["loc"]).removesuffix(".")
         reason = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            reason = "is no field here; check the spelling"
         shown = problem["input"]
         got = f", got {shown!r}" if isinstance(shown, str | int | float | bool) else ""
         parts.append(f"{field}: {reason}{got}" if field else reason)

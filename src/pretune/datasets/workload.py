@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -43,8 +44,9 @@ class ModelSpec(Spec):
             data = dict(data)
             if data.get("kv_heads") is None:
                 data["kv_heads"] = data.get("heads")
-            if data.get("ffn_size") is None and isinstance(data.get("hidden_size"), int):
-                data["ffn_size"] = 4 * data["hidden_size"]
+            if data.get("ffn_size") is None:
+                with contextlib.suppress(TypeError, ValueError):  # which the field itself will report
+                    data["ffn_size"] = 4 * int(data.get("hidden_size"))
         return data
 
     @model_validator(mode="after")
@@ -161,6 +163,9 @@ def _from_config(config: dict[str, Any], where: str) -> dict[str, Any]:
             data[field] = value
         elif field in ("layers", "hidden_size", "heads", "vocabulary"):
             raise InputError(f"{where}: has no {' or '.join(keys)}; it is no config.json of a language model")
+    for field, value in data.items():
+        if not isinstance(value, int):
+            raise InputError(f"{where}: {'/'.join(_CONFIG_KEYS[field])}: {value!r} is no whole number")
     for key in _BEYOND_KEYS:
         if config.get(key):
             raise InputError(f"{where}: {key}: {config[key]!r} is a shape that pretune cannot describe")

@@ -130,7 +130,8 @@ class Answer:
         if found.recommended is found.winner:
             return "the files hold the winner"
         role = "default" if found.recommended is found.default else "careful"
-        why = "is faster" if found.winner.tokens_per_s_per_device else "ran, and the winner did not run again"
+        ran = found.winner.tokens_per_s_per_device
+        why = "measured faster" if ran else "ran, and the winner did not run again"
         return f"the files hold {NAMES[role]}: that {why}"
 
     def markdown(self) -> str:

@@ -85,11 +85,16 @@ class JobSpec(Spec):
             raise InputError(f"{path}: is no mapping of fields; see examples/quickstart.yaml")
         data = {"name": Path(path).stem, **data}
         folder = Path(path).parent
-        for field, load in _LOADERS.items():
-            if field in data:
-                data[field] = load(data[field], folder, f"{path}: {field}")
-        job = cls.from_mapping(data, str(path))
-        job._check_knobs(str(path))
+        try:
+            for field, load in _LOADERS.items():
+                if field in data:
+                    data[field] = load(data[field], folder, f"{path}: {field}")
+            job = cls.from_mapping(data, str(path))
+            job._check_knobs(str(path))
+        except InputError as error:  # some know the field, or another file, but not whose job it is
+            if str(error).startswith(str(path)):
+                raise
+            raise InputError(f"{path}: {error}") from None
         return job
 
     def _check_knobs(self, where: str) -> None:

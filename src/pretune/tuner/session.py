@@ -101,7 +101,9 @@ def _new_state(job: JobSpec, launcher: Launcher, watcher: Watcher) -> SessionSta
 
 
 def _check_devices(job: JobSpec, platform: Platform, launcher: Launcher) -> None:
-    """Raises :class:`InputError` where the launcher starts other ranks than the platform has devices."""
+    """Raises :class:`InputError` where the launcher cannot be on the platform: its ranks, its backend."""
+    from pretune.collector.detect import detect_backend
+
     if not isinstance(launcher, HostsLauncher):
         return
     nodes, ranks = len(launcher.hosts), launcher.hosts[0].ranks
@@ -110,6 +112,12 @@ def _check_devices(job: JobSpec, platform: Platform, launcher: Launcher) -> None
             f"job {job.name}: launcher: starts {ranks} ranks on each of {nodes} hosts, but platform "
             f"{platform.name} has devices_per_node {platform.devices_per_node} and nodes {platform.nodes}; "
             "make them agree"
+        )
+    here = not any(host.prefix for host in launcher.hosts)
+    if here and platform.backend == "nccl" and detect_backend() != "nccl":
+        raise InputError(
+            f"job {job.name}: platform {platform.name}: backend: is nccl, but this machine has no GPU; "
+            "use gloo, or a launcher that reaches GPUs"
         )
 
 

@@ -89,15 +89,18 @@ class Comparison:
 
     @property
     def recommended(self) -> Measured:
-        """What to use: the winner, unless a baseline is faster by its interval or the winner never ran."""
+        """What to use: the winner, unless a baseline measured faster beside it, or the winner never ran.
+
+        Where no difference is shown either way, the faster of the two is the better guess.
+        """
         better = [each for each in (self.default, self.careful) if each is not None and self._beaten_by(each)]
         return max(better, key=lambda each: each.tokens_per_s_per_device or 0.0, default=self.winner)
 
     def _beaten_by(self, other: Measured) -> bool:
         if self.winner.tokens_per_s_per_device is None:
             return other.tokens_per_s_per_device is not None
-        high = ratio(self.winner, other).high
-        return high is not None and high < 1
+        found = ratio(self.winner, other).ratio
+        return found is not None and found < 1
 
 
 def compare(
