@@ -37,7 +37,7 @@ from pretune.datasets.store import shipped_history
 from pretune.mlflow_config.none import NoTracker
 from pretune.tuner.runner import TrialRunner, Watcher
 from pretune.tuner.space import Candidates, key
-from pretune.tuner.strategies.source_order import DERIVED
+from pretune.tuner.strategies.source_order import chosen
 from pretune.tuner.tuner import Tuner, fastest
 from pretune.tuner.verify import Measured, ratio, rounds
 
@@ -121,7 +121,7 @@ def thinned(sources: pl.DataFrame, table: TableOfOne, share: float, seed: int) -
         return sources
     frame = table.candidates.frame
     lost = frame.sample(len(frame) - round(share * len(frame)), seed=seed)
-    knobs = [name for name in frame.columns if name.startswith("knob.") and name not in DERIVED]
+    knobs = chosen(frame)
     same = lost.select(pl.col(name).cast(sources.schema[name]) for name in knobs)
     return sources.join(same, on=knobs, how="anti", nulls_equal=True)
 
@@ -207,13 +207,13 @@ class Live:
             "default": self.job.default_knobs(self.platform),
             **answers,
         }
-        distinct = {key(knobs): Measured(knobs, []) for knobs in contenders.values() if knobs}
+        distinct = {key(knobs): Measured(knobs) for knobs in contenders.values() if knobs}
         numbered = list(enumerate(distinct.values()))
         for round_number, turn in rounds(numbered, FINAL_ROUNDS):
             for number, measured in turn:
                 trial_id = f"live-final-{round_number}-{number}"
                 measured.trials.append(self._trial(trial_id, "verify", measured.knobs, 0))
-        best = max(distinct.values(), key=lambda each: each.asdict()["tokens_per_s_per_device"] or 0.0)
+        best = max(distinct.values(), key=lambda each: each.tokens_per_s_per_device or 0.0)
         return [
             {"contender": name}
             | (ratio(distinct[key(knobs)], best).asdict() | distinct[key(knobs)].asdict() if knobs else {})

@@ -18,7 +18,6 @@ import signal
 import sys
 from pathlib import Path
 
-from pretune.collector import evidence
 from pretune.collector.launchers.replay import ReplayLauncher
 from pretune.datasets.store import TrialStore
 from pretune.mlflow_config import NoTracker
@@ -45,6 +44,8 @@ def around(owner, name: str) -> None:
 
     def wrapped(*arguments, **options):
         what = f"{name} {arguments[0].name}" if name == "write_json" else name
+        if name == "rename" and not str(arguments[1]).endswith(".parquet"):
+            what = "replace"  # of a JSON file
         moment(f"before {what}")
         result = original(*arguments, **options)
         moment(f"after {what}")
@@ -56,7 +57,12 @@ def around(owner, name: str) -> None:
 def tear_the_store() -> None:
     """Write Parquet files where they are read, with a moment in the middle."""
 
+    whole = os.rename
+
     def rename(temporary: str | Path, path: str | Path) -> None:
+        if not str(path).endswith(".parquet"):
+            whole(temporary, path)
+            return
         data = Path(temporary).read_bytes()
         Path(temporary).unlink()
         with Path(path).open("wb") as file:
@@ -87,7 +93,6 @@ if "--torn" in sys.argv:
     tear_the_store()
 else:
     around(os, "rename")
-around(evidence.os, "replace")
 
 
 def forked(job: str, out: Path, kill_at: int) -> int:

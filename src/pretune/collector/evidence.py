@@ -12,14 +12,13 @@ Nothing is read out of logs. In a trial's folder:
 from __future__ import annotations
 
 import json
-import os
 import signal
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pretune.datasets.durable import sync_folder
+from pretune.datasets.durable import whole_file
 from pretune.datasets.trial import Status, Trial, TrialSpec
 
 _MEMORY = tuple(f"peak_memory_{kind}_bytes" for kind in ("allocated", "reserved", "device"))
@@ -136,19 +135,8 @@ def write_json(path: Path, data: Any, durable: bool = True) -> None:
     ``durable``: on disk on return. Progress needs no such promise, nor its cost in a measured window.
     Raises :class:`OSError` when it cannot be written; the old file then stays.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(data, file)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if durable:
-        sync_folder(path.parent)
+    with whole_file(path, durable) as file:
+        file.write(json.dumps(data).encode())
 
 
 def read_json(path: Path) -> Any:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,15 +14,13 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from pretune.datasets import schema
-from pretune.datasets.durable import make_folder, sync_folder
+from pretune.datasets.durable import make_folder, whole_file
 from pretune.datasets.spec import one_line
 from pretune.datasets.trial import Trial
 from pretune.errors import StoreError
 
 if TYPE_CHECKING:
     import polars as pl
-
-_TEMPORARY = ".writing-"  # readers skip it; a killed writer leaves at most one behind
 
 
 @dataclass(frozen=True)
@@ -79,18 +75,8 @@ class TrialStore:
         return path
 
     def _put(self, table: pa.Table, path: Path) -> None:
-        """Make the file appear whole: written beside its place and synced, then renamed."""
-        temporary = path.with_name(f"{_TEMPORARY}{uuid.uuid4().hex}")
-        try:
-            with temporary.open("wb") as file:
-                pq.write_table(table, file, compression="zstd")
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        sync_folder(path.parent)
+        with whole_file(path) as file:
+            pq.write_table(table, file, compression="zstd")
 
     # -- reading ------------------------------------------------------------------
     def files(self) -> list[Path]:

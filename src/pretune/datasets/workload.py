@@ -176,9 +176,8 @@ def _from_config(config: dict[str, Any], where: str) -> dict[str, Any]:
             f"{data['hidden_size']}, a shape that pretune cannot describe"
         )
     rotary = bool(_ROTARY_KEYS & config.keys())
-    gemma = str(config.get("model_type", "")).startswith(
-        "gemma"
-    )  # gates with GELU, ties unless told otherwise
+    # gates with GELU, ties unless told otherwise
+    gemma = str(config.get("model_type", "")).startswith("gemma")
     activation = config.get("hidden_act") or config.get("activation_function")
     tied = config.get("tie_word_embeddings")
     return data | {

@@ -30,7 +30,7 @@ class Answer:
     """What a session found. ``comparison`` is None when no trial of the search ran.
 
     ``best`` is what the comparison recommends and the files hold: the winner of the search,
-    or a baseline that proved faster. ``interfaces`` are the network interfaces that the trials
+    or a baseline that measured faster. ``interfaces`` are the network interfaces that the trials
     used, one per node; empty when the launcher named none.
     """
 

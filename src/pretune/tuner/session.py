@@ -84,7 +84,7 @@ def open_session(job: JobSpec, out: Path, watcher: Watcher) -> Iterator[Opened]:
                     "change between runs); name another folder with --out"
                 )
             watcher.note(f"going on with session {state.id} in {out}")
-        _check_devices(job, state.platform, launcher)
+        _check_launcher(job, state.platform, launcher)
         write_json(path, state.model_dump(mode="json"))
         yield Opened(state, launcher)
 
@@ -100,7 +100,7 @@ def _new_state(job: JobSpec, launcher: Launcher, watcher: Watcher) -> SessionSta
     )
 
 
-def _check_devices(job: JobSpec, platform: Platform, launcher: Launcher) -> None:
+def _check_launcher(job: JobSpec, platform: Platform, launcher: Launcher) -> None:
     """Raises :class:`InputError` where the launcher cannot be on the platform: its ranks, its backend."""
     from pretune.collector.detect import detect_backend
 
@@ -124,7 +124,7 @@ def _check_devices(job: JobSpec, platform: Platform, launcher: Launcher) -> None
 class TuningSession:
     """Runs ``job`` in the folder ``out``, or goes on with what was begun there.
 
-    ``out/session.json`` is the identity, ``out/trials/`` the store and the only state,
+    ``out/session.json`` says who it is and how long it searched, ``out/trials/`` is what it did,
     ``out/runs/<trial_id>/`` the files of each trial. The budget bounds the search; the
     comparison with the defaults, ``verify_pairs`` rounds of it, comes on top.
     """

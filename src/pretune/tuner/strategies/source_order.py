@@ -30,9 +30,14 @@ class SourceOrderStrategy(Strategy):
         return int(self.order[np.flatnonzero(self.open[self.order])[0]])
 
 
+def chosen(candidates: pl.DataFrame) -> list[str]:
+    """The columns of the knobs that make a configuration the same one on another platform."""
+    return [name for name in candidates.columns if name.startswith("knob.") and name not in DERIVED]
+
+
 def mean_relative_throughput(candidates: pl.DataFrame, history: pl.DataFrame) -> np.ndarray:
     """(n,) between 0 and 1 over the sources that tried a candidate; -1 where none did."""
-    knobs = [name for name in candidates.columns if name.startswith("knob.") and name not in DERIVED]
+    knobs = chosen(candidates)
     missing = [name for name in knobs if name not in history.columns]
     if history.is_empty() or missing:
         return np.full(len(candidates), -1.0)
