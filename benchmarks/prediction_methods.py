@@ -12,10 +12,11 @@ import polars as pl
 import xgboost
 from prediction_tasks import Split, keys
 
-from pretune.model import BoostedTrees, NoPhysics, TransferSurrogate, TransformerPhysics
+from pretune.model import NoPhysics, TransformerPhysics
 from pretune.model.base import Array, Prediction
 from pretune.model.columns import numbered, numbers, ran, rows
 from pretune.model.features import Encoder
+from pretune.model.pretrained import HistorySurrogate
 from pretune.model.surrogate import conformal_quantile
 
 Method = Callable[[Split], Prediction]
@@ -26,15 +27,11 @@ ROUNDS = 300
 
 
 def ours() -> Method:
-    """pretune: trees on the residual of the physics; across platforms, the transfer surrogate."""
-    carrying = TransferSurrogate(TARGET)  # keeps what it learned of sources from one draw to the next
+    """pretune: nothing tells it what is the target."""
+    surrogate = HistorySurrogate()  # keeps what it learned of sources from one draw to the next
 
     def predict(split: Split) -> Prediction:
-        if split.folded:
-            return BoostedTrees().fit(split.known).predict(split.scored)
-        named = pl.lit(TARGET).alias("platform.name")
-        known = pl.concat([split.sources, split.own.with_columns(named)], how="diagonal")
-        return carrying.fit(known).predict(split.scored.with_columns(named))
+        return surrogate.fit(split.known).predict(split.scored)
 
     return predict
 

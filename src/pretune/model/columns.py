@@ -68,8 +68,9 @@ def configurations(frame: pl.DataFrame, columns: re.Pattern[str] = CONFIGURATION
 
 
 def numbered(keys: list[str]) -> NDArray[np.int64]:
-    """(n,) equal numbers for equal keys."""
-    return np.unique(np.array(keys, dtype=object), return_inverse=True)[1].astype(np.int64)
+    """(n,) equal numbers for equal keys, from 0 in the order in which they appear."""
+    seen: dict[str, int] = {}
+    return np.array([seen.setdefault(key, len(seen)) for key in keys], dtype=np.int64)
 
 
 def ran(frame: pl.DataFrame) -> NDArray[np.bool_]:

@@ -17,6 +17,7 @@ from pretune.model.columns import KNOWN_BEFORE
 FORMAT = 1
 SHEET = "surrogate.json"
 CHECK_ROWS = 5
+ORIGIN = ("platform.name", "accelerator.name")  # identities that are no features, and tell newcomers
 TOLERANCE = 1e-4  # boosters sum 32-bit floats, whose order may differ between machines
 
 
@@ -37,7 +38,7 @@ def rows_frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
 def write_sheet(surrogate: Surrogate, folder: Path, state: dict[str, Any], rows: pl.DataFrame) -> None:
     """Write ``surrogate.json``: what was learned, with versions and predictions of a few ``rows``."""
     rows = rows.head(CHECK_ROWS)
-    check = {"rows": known_columns(rows, "platform.name"), "predictions": _figures(surrogate.predict(rows))}
+    check = {"rows": known_columns(rows, *ORIGIN), "predictions": _figures(surrogate.predict(rows))}
     sheet = {
         "format": FORMAT,
         "kind": type(surrogate).__name__,

@@ -17,7 +17,7 @@ from pretune.model.columns import MODEL, configurations, numbered, numbers, ran,
 from pretune.model.feasibility import Feasibility
 from pretune.model.features import Encoder
 from pretune.model.need import MemoryNeed
-from pretune.model.physics import BASELINES, TransformerPhysics
+from pretune.model.physics import BASELINES, NoPhysics, TransformerPhysics
 from pretune.model.saving import read_sheet, rows_frame, verify, write_sheet
 
 PRIOR_SD = 0.6  # of log throughput about the physics, before any trial
@@ -67,6 +67,7 @@ class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-le
         x, points = self.encoder_.matrix(good), self.encoder_.points(good)
         self.trees_ = self._trees().fit(x, residual)
         self._learn_errors(good, x, points, baseline)
+        self._learn_blind(frame)
         matrix = self.encoder_.matrix(frame)
         self.need_ = MemoryNeed(self.baseline_, self.seed).fit(frame, matrix)
         self.feasibility_ = Feasibility(self.need_.sd_, self.seed, self.n_jobs).fit(
@@ -95,17 +96,35 @@ class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-le
         level, trees, away = self._held_out(good, x, points, groups, baseline)
         self.half_width_ = half_width(np.abs(level - trees) / (1 + self.near_.stretch(away)), self.baseline_)
         self.known_, self.trust_, self.far_ = {}, {}, {}
+        # kind -> rows (of those that ran), and their errors (n,) where their whole key was held out
+        self.held_out_: dict[str, tuple[NDArray[np.int64], Array]] = {}
+        some = np.random.default_rng(self.seed).permutation(len(good))[:FAR_ROWS]
+        done: dict[bytes, tuple[Array, Array, Array]] = {}  # kinds often part the rows alike
         for kind, keys in kinds_of(good).items():
             self.known_[kind] = sorted(set(keys))
-            some = np.random.default_rng(self.seed).permutation(len(good))[:FAR_ROWS]
-            level, trees, _ = self._held_out(
-                good[some], x[some], points[some], numbered([keys[i] for i in some]), baseline
-            )
+            groups = numbered([keys[i] for i in some])
+            if groups.tobytes() not in done:
+                done[groups.tobytes()] = self._held_out(good[some], x[some], points[some], groups, baseline)
+            level, trees, _ = done[groups.tobytes()]
             known = np.isfinite(level)
-            level, trees = level[known], trees[known]
-            right = (level @ trees + UNTRIED) / (trees @ trees + 2 * UNTRIED)
+            right = level[known] @ trees[known] + UNTRIED
+            right = right / (trees[known] @ trees[known] + 2 * UNTRIED)
             self.trust_[kind] = float(np.clip(right, 0.0, 1.0))
-            self.far_[kind] = half_width(np.abs(level - self.trust_[kind] * trees), self.baseline_)
+            error = level - self.trust_[kind] * trees
+            self.far_[kind] = half_width(np.abs(error), self.baseline_)
+            self.held_out_[kind] = some, error
+
+    def _learn_blind(self, frame: pl.DataFrame) -> None:
+        """Trees on log throughput itself, for the rows that physics cannot speak of."""
+        good = rows(frame, ran(frame))
+        x, log_rate = self.encoder_.matrix(good), np.log(numbers(good, "tokens_per_s_per_device"))
+        level = float(np.median(log_rate)) if len(good) else 0.0
+        self.blind_ = self._trees().fit(x, log_rate - level)
+        self.blind_.level_ += level
+        error, _ = self.blind_.out_of_fold(
+            x, log_rate - level, np.zeros((len(good), 0)), numbered(configurations(good)), self.folds
+        )
+        self.blind_half_width_ = half_width(np.abs(error), NoPhysics())
 
     def _held_out(
         self,
@@ -148,8 +167,11 @@ class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-le
             trust = np.where(new, np.minimum(trust, self.trust_[kind]), trust)
             half = np.where(new, np.maximum(half, self.far_[kind]), half)
         correction = self.trees_.predict(x) - self.trees_.level_
-        log_mean = np.nan_to_num(base) + self.trees_.level_ + trust * correction
-        half = np.where(np.isfinite(base), half, half + norm_reach() * UNKNOWN_SD)
+        log_mean = base + self.trees_.level_ + trust * correction
+        blind = ~np.isfinite(base)
+        if blind.any():
+            log_mean[blind] = self.blind_.predict(x[blind])
+            half[blind] = np.maximum(half[blind], self.blind_half_width_)
         need = self.need_.over_capacity(frame, x)
         chance = self.feasibility_.predict(need, self.encoder_.stated(x))
         return Prediction(
@@ -168,6 +190,8 @@ class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-le
             "baseline": baseline_state(self.baseline_),
             "encoder": self.encoder_.state(),
             "trees": self.trees_.save(folder, "trees"),
+            "blind": self.blind_.save(folder, "blind"),
+            "blind_half_width": self.blind_half_width_,
             "near": self.near_.state(),
             "half_width": self.half_width_,
             "known": self.known_,
@@ -188,6 +212,8 @@ class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-le
         model.baseline_ = baseline
         model.encoder_ = Encoder.restore(sheet["encoder"], baseline)
         model.trees_ = ResidualTrees.restore(folder, sheet["trees"])
+        model.blind_ = ResidualTrees.restore(folder, sheet["blind"])
+        model.blind_half_width_ = sheet["blind_half_width"]
         model.near_ = Neighbourhood.restore(sheet["near"])
         model.half_width_, model.n_trials_ = sheet["half_width"], sheet["n_trials"]
         model.known_, model.trust_, model.far_ = sheet["known"], sheet["trust"], sheet["far"]
@@ -202,7 +228,13 @@ def kinds_of(frame: pl.DataFrame) -> dict[str, list[str]]:
     """What a row can be new in, and n keys that are equal where rows are not."""
     model, platform = configurations(frame, MODEL), words(frame, "platform.name").tolist()
     both = [f"{one} on {other}" for one, other in zip(model, platform, strict=True)]
-    return {"model": model, "platform": platform, "model on platform": both}
+    return {
+        "model": model,
+        "platform": platform,
+        "model on platform": both,
+        "accelerator": words(frame, "accelerator.name").tolist(),
+        "width": words(frame, "model.hidden_size").tolist(),
+    }
 
 
 def residuals(frame: pl.DataFrame, baseline: Baseline) -> tuple[pl.DataFrame, Array]:
