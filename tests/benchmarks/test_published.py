@@ -9,10 +9,12 @@ import published
 import pytest
 
 HEADER = (
-    "source_id row_id framework framework_version accelerator accelerators_total accelerators_per_node model_name params_b "
-    "n_layers hidden_size n_heads n_kv_heads ffn_hidden_size vocab_size n_experts experts_topk seq_len "
-    "global_batch_sequences micro_batch_sequences grad_accum dp tp pp vp cp ep "
-    "sequence_parallel zero_stage sharding offload activation_checkpointing precision attention_impl compile comm_knobs "
+    "source_id row_id framework framework_version accelerator accelerators_total "
+    "accelerators_per_node model_name params_b n_layers hidden_size n_heads "
+    "n_kv_heads ffn_hidden_size vocab_size n_experts experts_topk seq_len "
+    "global_batch_sequences micro_batch_sequences grad_accum dp tp pp "
+    "vp cp ep sequence_parallel zero_stage sharding "
+    "offload activation_checkpointing precision attention_impl compile comm_knobs "
     "tokens_per_s_total tokens_per_s_per_accelerator step_time_s peak_memory_gb status notes "
 )
 
