@@ -3,18 +3,21 @@
     python benchmarks/prediction.py [--json] [--seeds 20] [--quick] [--gate]
 
 Runs every task of prediction_tasks.py with every method of prediction_methods.py, and ours once more
-on shuffled history: what it then ranks beyond the physics must be chance. Trials of the target are drawn at random
-``--seeds`` times and are not scored. Scores are means over draws, then over the row's tasks; intervals
-are judged over all rows, pooled by accelerator, by the interval score of Gneiting and Raftery 2007
-(doi 10.1198/016214506000001437, equation 43) on log throughput. Reads ``PRETUNE_SHARED`` (default:
-../shared beside the project). A full run is kept in results/prediction.json, and per-row predictions
-of its first draws in results/prediction/. ``--quick`` takes few draws of few tasks; ``--gate``
-compares them with results/gate.json and fails where one is worse by more than its noise.
+on shuffled history: beyond what the physics ranks, it must then rank by chance. Trials of the target
+are drawn at random ``--seeds`` times and are not scored. Scores are means over draws, then over the
+row's tasks; intervals are judged over all rows, pooled by accelerator, by the interval score of
+Gneiting and Raftery 2007 (doi 10.1198/016214506000001437, equation 43) on log throughput. Reads
+``PRETUNE_SHARED`` (default: ../shared beside the project). A full run is kept in
+results/prediction.json, and per-row predictions of its first draws in results/prediction/.
+``--quick`` takes few draws of few tasks; ``--gate`` compares them with results/gate.json and fails
+where one is worse by more than its noise.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import json
 import sys
 import time
@@ -30,7 +33,7 @@ from prediction_methods import METHODS
 from prediction_tasks import ROWS, Row
 from rich.console import Console
 from rich.table import Table
-from scipy.stats import spearmanr
+from scipy.stats import rankdata
 
 from pretune.model import Prediction, TransformerPhysics
 from pretune.model.base import INTERVAL
@@ -38,13 +41,14 @@ from pretune.model.base import INTERVAL
 RESULTS = Path(__file__).resolve().parent / "results"
 OURS, SHUFFLED, PEER = "pretune", "pretune, shuffled history", "raw xgboost"
 KEPT_DRAWS = 3  # of which the rows are kept
+SHUFFLED_DRAWS = 3
 QUICK_SEEDS = 2
 SHOWN = {
     "median_error": "median",
     "mean_error": "mean",
     "worst_error": "worst",
     "rank_correlation": "rank",
-    "learned_rank_correlation": "beyond physics",
+    "rank_beyond_physics": "beyond physics",
 }
 
 Scores = dict[str, float]
@@ -57,7 +61,7 @@ def predicted(row: Row, draws: int) -> Drawn:
     found: dict[tuple[str, str, int], list[pl.DataFrame]] = defaultdict(list)
     for split in row.splits(draws):
         for name, method in methods.items():
-            if name == SHUFFLED and split.draw > 0:
+            if name == SHUFFLED and split.draw >= SHUFFLED_DRAWS:
                 continue
             said = method(split.shuffled() if name == SHUFFLED else split)
             found[split.task, name, split.draw].append(beside(split.scored, said))
@@ -94,17 +98,21 @@ def scores(rows: pl.DataFrame) -> Scores:
         "mean_error": float(error.mean()),
         "worst_error": float(error.max()),
         "rank_correlation": ranked(said, measured),
-        "learned_rank_correlation": ranked((said - physics)[known], (measured - physics)[known]),
+        "rank_beyond_physics": ranked(said[known], measured[known], physics[known]),
         "coverage": float(((low <= measured) & (measured <= high)).mean()),
         "interval_score": float(interval_scores(measured, low, high).mean()),
     }
 
 
-def ranked(said: np.ndarray, measured: np.ndarray) -> float:
-    """Spearman's; 0, which is chance, where one of them is the same everywhere."""
-    if len(said) < 3 or np.ptp(said) < 1e-9 or np.ptp(measured) < 1e-9:
+def ranked(said: np.ndarray, measured: np.ndarray, given: np.ndarray | None = None) -> float:
+    """Spearman's; beyond ``given``, the partial one. 0, which is chance, where one is flat."""
+    a, b = rankdata(said), rankdata(measured)
+    if given is not None and len(given):
+        known = np.column_stack([np.ones(len(given)), rankdata(given)])
+        a, b = (each - known @ np.linalg.lstsq(known, each)[0] for each in (a, b))
+    if len(a) < 3 or min(np.std(a), np.std(b)) < 1e-6:
         return 0.0
-    return float(spearmanr(measured, said).statistic)
+    return float(np.corrcoef(a, b)[0, 1])
 
 
 def interval_scores(measured: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -160,6 +168,19 @@ def intervals(drawn: dict[str, Drawn]) -> dict[str, dict[str, Scores]]:
         for figures in methods.values():
             figures["over_raw_xgboost"] = figures["interval_score"] / methods[PEER]["interval_score"]
     return said
+
+
+def memory(seeds: int) -> tuple[list[dict[str, Any]], pl.DataFrame]:
+    """The rows on memory, where memory_tasks.py is there: its summary, and its per-row predictions."""
+    if importlib.util.find_spec("memory_tasks") is None:
+        return [], pl.DataFrame()
+    tasks = importlib.import_module("memory_tasks")
+    found = list(tasks.tasks(seeds))
+    rows = [
+        frame.drop("measured", strict=False).with_columns(task=pl.lit(task), method=pl.lit(method))
+        for task, method, frame in found
+    ]
+    return tasks.summary(found), pl.concat(rows, how="diagonal_relaxed")
 
 
 def kept(drawn: dict[str, Drawn], folder: Path) -> None:
@@ -248,7 +269,10 @@ def main() -> int:
         "seconds": round(time.perf_counter() - began, 1),
     }
     if not quick and not arguments.only:
+        summary["memory"], rows_of_memory = memory(arguments.seeds)
         kept(drawn, RESULTS / "prediction")
+        if len(rows_of_memory):
+            rows_of_memory.write_parquet(RESULTS / "prediction" / "memory.parquet", compression="zstd")
         (RESULTS / "prediction.json").write_text(json.dumps(summary, indent=1) + "\n")
     if arguments.set_gate:
         gate.write(summary, RESULTS / "gate.json")

@@ -35,11 +35,11 @@ def write(summary: dict[str, Any], path: Path) -> None:
 
 
 def worse(summary: dict[str, Any], path: Path) -> list[str]:
-    """What fell behind the committed figures, in words; a figure that is gone fell behind too."""
+    """What fell behind the committed figures, in words; a figure that is gone did, too."""
     now, said = figures(summary), []
     for name, reference in json.loads(path.read_text()).items():
-        value = now[name]["value"] if name in now else None
+        value = now[name]["value"] if name in now else float("nan")
         sign = -1 if name.endswith(HIGHER_IS_BETTER) else 1
-        if value is None or sign * (value - reference["value"]) > reference["tolerance"]:
+        if not sign * (value - reference["value"]) <= reference["tolerance"]:  # no number is worse, too
             said.append(f"{name} was {reference['value']} (noise {reference['tolerance']}), is {value}")
     return said

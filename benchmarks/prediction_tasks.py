@@ -42,9 +42,10 @@ class Split:
         return pl.concat([self.sources, self.own], how="diagonal")
 
     def shuffled(self) -> Split:
-        """The control: each source's throughputs in another order; what was learned must be worth nothing."""
+        """The control: all throughputs of a source, or of the trials, in another order among themselves."""
         column = pl.col("tokens_per_s_per_device").shuffle(seed=self.draw).over("source", "status")
-        return replace(self, sources=self.sources.with_columns(column))
+        sources, own = (frame.with_columns(column) for frame in (self.sources, self.own))
+        return replace(self, sources=sources, own=own)
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def _platform() -> dict[str, pl.Expr]:
 def _model() -> dict[str, pl.Expr]:
     name, precision = lower("model_name"), pl.col("precision")
     hidden = whole("hidden_size")
-    gated = pl.when(name.str.contains(PLAIN)).then(False).when(name.str.contains(GATED)).then(True)
+    gated = pl.when(name.str.contains(GATED)).then(True).when(name.str.contains(PLAIN)).then(False)
     swiglu = pl.col("comm_knobs").str.json_path_match("$.swiglu") == "true"
     # LLaMA's MLP is 2/3 of 4 x hidden, in whole 256s (Touvron et al. 2023, arXiv:2302.13971, section 2.2)
     first_llama = pl.when(name.str.contains(r"^llama-\d+b$")).then(-(-(hidden * 8 // 3) // 256) * 256)
@@ -153,7 +153,9 @@ def _model() -> dict[str, pl.Expr]:
         "model.ffn_size": pl.coalesce(pl.when(many).then(expert), whole("ffn_hidden_size"), first_llama),
         "model.vocabulary": whole("vocab_size"),
         "model.gated_mlp": pl.when(swiglu).then(True).otherwise(gated),
-        "model.tied_embeddings": pl.when(gated.is_not_null()).then(name.str.contains(TIED)),
+        "model.tied_embeddings": pl.when(gated.is_not_null()).then(
+            name.str.contains(TIED) & ~name.str.contains("gpt-oss")
+        ),
         "model.experts": whole("n_experts"),
         "model.experts_per_token": whole("experts_topk"),
         "workload.sequence_length": whole("seq_len"),

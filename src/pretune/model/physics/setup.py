@@ -175,7 +175,7 @@ def _choices(frame: pl.DataFrame) -> dict[str, Array | Flags]:
         "sequence_parallel": numbers(frame, "knob.sequence_parallel", 0.0) > 0,
         "full_checkpointing": _is(frame, "knob.activation_checkpointing", "full"),
         "selective_checkpointing": _is(frame, "knob.activation_checkpointing", "selective"),
-        "fused_attention": ~attention.str.contains(r"eager|\btorch\b|naive|math").to_numpy(),
+        "fused_attention": ~attention.str.contains(r"eager|\btorch\b|naive|math|softmax").to_numpy(),
         "attention_stated": (attention != "").to_numpy(),
         "compiled": numbers(frame, "knob.compile", 0.0) > 0,
         "offload": _is(frame, "knob.offload_optimizer", "cpu"),
