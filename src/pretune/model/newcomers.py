@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -19,7 +18,6 @@ REST = (0.03, 0.1, 0.3)  # what neither level nor constants explain
 NOISE = (0.03, 0.1, 0.3)  # between runs of one configuration, and between those that look alike
 SCALES = np.array(list(itertools.product(SPEED, REST, NOISE)))  # (g, 3)
 SURPRISE = 2.5  # prior standard deviations; a trial that is further off met an accident
-MIN_LEVEL_SD, PRIOR_KEYS = 0.03, 2.0  # a level's spread, and how many keys its prior is worth
 NEGLIGIBLE = 0.01
 KNOWN, UNTRIED = -1, -2  # no newcomer; one that has no trials
 
@@ -42,15 +40,6 @@ class Rows:
 
     def __getitem__(self, at: NDArray[Any]) -> Rows:
         return Rows({kind: keys[at] for kind, keys in self.keys.items()}, self.shares[at], self.points[at])
-
-
-def level_sd(error: Array, keys: Sequence[str], prior: float) -> float:
-    """How far levels of ``keys`` differ, by held-out errors (n,) of whole keys; ``prior`` counts as a few."""
-    known = np.isfinite(error)
-    names = np.array(keys, dtype=object)[known]
-    means = np.array([np.median(error[known][names == name]) for name in sorted(set(names))])
-    square = ((means**2).sum() + PRIOR_KEYS * prior**2) / (len(means) + PRIOR_KEYS)
-    return float(max(np.sqrt(square), MIN_LEVEL_SD))
 
 
 class Newcomers:

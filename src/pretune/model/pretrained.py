@@ -13,14 +13,13 @@ from sklearn.base import BaseEstimator
 from pretune.model.base import Array, Baseline, Prediction, Surrogate
 from pretune.model.columns import numbers, ran, rows, words
 from pretune.model.need import PEAKS
-from pretune.model.newcomers import KNOWN, SCALES, UNTRIED, Newcomers, Rows, level_sd
+from pretune.model.newcomers import KNOWN, SCALES, UNTRIED, Newcomers, Rows
 from pretune.model.saving import ORIGIN, known_columns, read_sheet, rows_frame, verify, write_sheet
 from pretune.model.surrogate import (
     BoostedTrees,
     conformal_quantile,
     kinds_of,
     norm_reach,
-    prior_sd,
     residuals,
 )
 
@@ -85,11 +84,8 @@ class HistorySurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # sciki
         """Held-out models, platforms and accelerators as newcomers: what scales explain them, how far their
         levels lie apart, how far intervals must reach."""
         good, _ = residuals(known, self.trees_.baseline_)
-        keys, prior = kinds_of(good), prior_sd(self.trees_.baseline_) / 2
-        held = self.trees_.held_out_
-        self.level_sds_ = {
-            kind: level_sd(error, [keys[kind][i] for i in at], prior) for kind, (at, error) in held.items()
-        }
+        keys, held = kinds_of(good), self.trees_.held_out_
+        self.level_sds_ = self.trees_.level_sds_
         rng = np.random.default_rng(self.seed)
         games: list[tuple[Newcomers, Rows, Array]] = []
         for kind, (at, error) in held.items():
@@ -181,7 +177,6 @@ class HistorySurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # sciki
         self.trees_.save(folder / "trees")
         state: dict[str, Any] = {
             "seed": self.seed,
-            "level_sds": self.level_sds_,
             "log_prior": self.log_prior_.tolist(),
             "reach": self.reach_,
             "own": known_columns(self.own_, *ORIGIN, *LEARNED_FROM),
@@ -195,7 +190,7 @@ class HistorySurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # sciki
         trees = BoostedTrees.load(folder / "trees")
         model = cls(trees.baseline, sheet["seed"])
         model.trees_ = trees
-        model.level_sds_, model.log_prior_ = sheet["level_sds"], np.array(sheet["log_prior"])
+        model.level_sds_, model.log_prior_ = trees.level_sds_, np.array(sheet["log_prior"])
         model.reach_ = sheet["reach"]
         model._condition(rows_frame(sheet["own"]))
         model.check_rows_ = rows_frame(sheet["check"]["rows"])

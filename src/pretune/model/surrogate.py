@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -95,7 +96,7 @@ class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-le
         self.near_ = Neighbourhood(points, groups)
         level, trees, away = self._held_out(good, x, points, groups, baseline)
         self.half_width_ = half_width(np.abs(level - trees) / (1 + self.near_.stretch(away)), self.baseline_)
-        self.known_, self.trust_, self.far_ = {}, {}, {}
+        self.known_, self.trust_, self.far_, self.level_sds_ = {}, {}, {}, {}
         # kind -> rows (of those that ran), and their errors (n,) where their whole key was held out
         self.held_out_: dict[str, tuple[NDArray[np.int64], Array]] = {}
         some = np.random.default_rng(self.seed).permutation(len(good))[:FAR_ROWS]
@@ -111,7 +112,10 @@ class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-le
             right = right / (trees[known] @ trees[known] + 2 * UNTRIED)
             self.trust_[kind] = float(np.clip(right, 0.0, 1.0))
             error = level - self.trust_[kind] * trees
-            self.far_[kind] = half_width(np.abs(error), self.baseline_)
+            # as many levels were held out as there are keys, however many the rows
+            self.level_sds_[kind] = level_sd(error, [keys[i] for i in some], prior_sd(self.baseline_) / 2)
+            least = norm_reach() * self.level_sds_[kind]
+            self.far_[kind] = max(half_width(np.abs(error), self.baseline_), least)
             self.held_out_[kind] = some, error
 
     def _learn_blind(self, frame: pl.DataFrame) -> None:
@@ -197,6 +201,7 @@ class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-le
             "known": self.known_,
             "trust": self.trust_,
             "far": self.far_,
+            "level_sds": self.level_sds_,
             "need": self.need_.save(folder),
             "feasibility": self.feasibility_.save(folder),
             "n_trials": self.n_trials_,
@@ -216,12 +221,21 @@ class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-le
         model.blind_half_width_ = sheet["blind_half_width"]
         model.near_ = Neighbourhood.restore(sheet["near"])
         model.half_width_, model.n_trials_ = sheet["half_width"], sheet["n_trials"]
-        model.known_, model.trust_, model.far_ = sheet["known"], sheet["trust"], sheet["far"]
+        model.known_, model.trust_ = sheet["known"], sheet["trust"]
+        model.far_, model.level_sds_ = sheet["far"], sheet["level_sds"]
         model.need_ = MemoryNeed.restore(folder, sheet["need"], baseline)
         model.feasibility_ = Feasibility.restore(folder, sheet["feasibility"])
         model.check_rows_ = rows_frame(sheet["check"]["rows"])
         verify(model, folder, sheet)
         return model
+
+
+def level_sd(error: Array, keys: Sequence[str], prior: float) -> float:
+    """How far levels of ``keys`` differ, by held-out errors (n,) of whole keys; ``prior`` counts as one."""
+    known = np.isfinite(error)
+    names = np.array(keys, dtype=object)[known]
+    levels = np.array([np.median(error[known][names == name]) for name in sorted(set(names))])
+    return float(np.sqrt((levels @ levels + prior**2) / (len(levels) + 1)))
 
 
 def kinds_of(frame: pl.DataFrame) -> dict[str, list[str]]:
