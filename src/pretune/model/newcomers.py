@@ -17,7 +17,7 @@ SPEED = (0.0, 0.3, 1.0)  # how far constants of the physics differ, in units of 
 REST = (0.03, 0.1, 0.3)  # what neither level nor constants explain
 NOISE = (0.03, 0.1, 0.3)  # between runs of one configuration, and between those that look alike
 SCALES = np.array(list(itertools.product(SPEED, REST, NOISE)))  # (g, 3)
-SURPRISE = 2.5  # prior standard deviations; a trial that is further off met an accident
+SURPRISE = 2.5  # standard deviations; a trial that is further off met an accident
 NEGLIGIBLE = 0.01
 KNOWN, UNTRIED = -1, -2  # no newcomer; one that has no trials
 
@@ -47,11 +47,14 @@ class Newcomers:
 
     Two rows share, for each kind in which their keys are equal and a newcomer's, a level, the speeds of
     components, and what is alike in their configurations. Rasmussen and Williams 2006, eq. 2.25 and
-    2.30; scales are weighed by evidence and by ``log_prior`` (g,), what they were worth before.
+    2.30; scales are weighed by evidence and by ``log_prior`` (g,), what they were worth before. A
+    residual beyond ``limit`` met an accident, and counts as one at the limit.
     """
 
-    def __init__(self, level_sds: dict[str, float], log_prior: Array | None = None) -> None:
-        self.level_sds = level_sds
+    def __init__(
+        self, level_sds: dict[str, float], log_prior: Array | None = None, limit: float = np.inf
+    ) -> None:
+        self.level_sds, self.limit = level_sds, limit
         self.log_prior = np.zeros(len(SCALES)) if log_prior is None else log_prior
 
     def fit(self, rows: Rows, residual: Array) -> Self:
@@ -60,7 +63,8 @@ class Newcomers:
         self.fits: list[tuple[Any, Array]] = []
         self.evidence = np.zeros(len(SCALES))
         for i, scales in enumerate(SCALES if len(rows) else ()):
-            limit = SURPRISE * np.sqrt(self._own(rows, scales) + scales[2] ** 2)
+            own = np.sqrt(self._own(rows, scales) + scales[2] ** 2)
+            limit = np.minimum(SURPRISE * own, self.limit)
             near = np.clip(residual, -limit, limit)
             kernel = self._kernel(rows, rows, scales) + scales[2] ** 2 * np.eye(len(rows))
             factor = cho_factor(kernel, lower=True)

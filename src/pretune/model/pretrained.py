@@ -8,12 +8,13 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from scipy.stats import norm
 from sklearn.base import BaseEstimator
 
 from pretune.model.base import Array, Baseline, Prediction, Surrogate
 from pretune.model.columns import numbers, ran, rows, words
 from pretune.model.need import PEAKS
-from pretune.model.newcomers import KNOWN, SCALES, UNTRIED, Newcomers, Rows
+from pretune.model.newcomers import KNOWN, SCALES, SURPRISE, UNTRIED, Newcomers, Rows
 from pretune.model.saving import ORIGIN, known_columns, read_sheet, rows_frame, verify, write_sheet
 from pretune.model.surrogate import (
     BoostedTrees,
@@ -86,6 +87,9 @@ class HistorySurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # sciki
         good, _ = residuals(known, self.trees_.baseline_)
         keys, held = kinds_of(good), self.trees_.held_out_
         self.level_sds_ = self.trees_.level_sds_
+        errors = [np.abs(error[np.isfinite(error)]) for _, error in held.values()]
+        usual = float(np.median(np.concatenate(errors))) if any(map(len, errors)) else np.inf
+        self.limit_ = SURPRISE * max(usual / norm.ppf(0.75), min(self.level_sds_.values()))
         rng = np.random.default_rng(self.seed)
         games: list[tuple[Newcomers, Rows, Array]] = []
         for kind, (at, error) in held.items():
@@ -102,7 +106,7 @@ class HistorySurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # sciki
                 for trials in PLAYED_TRIALS:
                     order = rng.permutation(len(mine))
                     own, rest = order[:trials], order[trials : trials + PLAYED_ROWS]
-                    process = Newcomers(self.level_sds_).fit(seen[own], error[mine[own]])
+                    process = Newcomers(self.level_sds_, limit=self.limit_).fit(seen[own], error[mine[own]])
                     games.append((process, seen[rest], error[mine[rest]]))
         density = [process.densities(rest, missed) for process, rest, missed in games]
         self.log_prior_ = EVIDENCE * np.mean(density, axis=0) if games else np.zeros(len(SCALES))
@@ -135,7 +139,7 @@ class HistorySurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # sciki
             kind: sorted(set(keys) - set(self.trees_.known_[kind])) for kind, keys in kinds_of(good).items()
         }
         residual = np.log(numbers(good, "tokens_per_s_per_device")) - self.trees_.predict(good).log_mean
-        self.process_ = Newcomers(self.level_sds_, self.log_prior_)
+        self.process_ = Newcomers(self.level_sds_, self.log_prior_, self.limit_)
         self.process_.fit(self._rows(good, self._codes(good)), residual)
         every = self.trees_.encoder_.matrix(own)
         self.need_ = self.trees_.need_.told(own, every)
@@ -179,6 +183,7 @@ class HistorySurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # sciki
             "seed": self.seed,
             "log_prior": self.log_prior_.tolist(),
             "reach": self.reach_,
+            "limit": self.limit_,
             "own": known_columns(self.own_, *ORIGIN, *LEARNED_FROM),
         }
         write_sheet(self, folder, state, self.check_rows_)
@@ -191,7 +196,7 @@ class HistorySurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # sciki
         model = cls(trees.baseline, sheet["seed"])
         model.trees_ = trees
         model.level_sds_, model.log_prior_ = trees.level_sds_, np.array(sheet["log_prior"])
-        model.reach_ = sheet["reach"]
+        model.reach_, model.limit_ = sheet["reach"], sheet["limit"]
         model._condition(rows_frame(sheet["own"]))
         model.check_rows_ = rows_frame(sheet["check"]["rows"])
         verify(model, folder, sheet)
