@@ -56,6 +56,9 @@ class TransformerPhysics(Baseline):
     def memory_bytes(self, frame: pl.DataFrame) -> Array:
         return memory.peak_bytes(read_setup(frame))
 
+    def memory_terms(self, frame: pl.DataFrame, reported: bool = False) -> Array:
+        return memory.terms(read_setup(frame), reported)
+
     def shares(self, frame: pl.DataFrame) -> Array:
         """(n, 7) each component's share of the step: how log time moves with that component's speed."""
         times = step_times(read_setup(frame))
