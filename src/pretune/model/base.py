@@ -36,7 +36,7 @@ class Baseline(ABC):
     @abstractmethod
     def memory_terms(self, frame: pl.DataFrame, reported: bool = False) -> Array:
         """(n, stages, k) its parts in bytes, by the k :data:`pretune.model.physics.memory.KINDS`; NaN where
-        unknown. The fullest stage is the peak; ``reported``: of the stages that the trial's own figure covers."""
+        unknown. The fullest stage is the peak; ``reported``: the stages that a trial's own figure covers."""
 
     @abstractmethod
     def shares(self, frame: pl.DataFrame) -> Array:

@@ -20,7 +20,9 @@ NOISE = 0.02  # a share of outcomes that the need for memory does not explain
 # log width of the edge; log odds that a trial fails although it fits, and that it is not
 # recorded as out of memory although it was: mean and sd
 _NUISANCE = np.array([[np.log(0.1), 0.7], [-3.0, 1.0], [0.0, 2.0]])
-CAPACITY_SD = 0.7  # of the log of a capacity that nobody states, about the most that was counted where one ran
+CAPACITY_SD = (
+    0.7  # of the log of a capacity that nobody states, about the most that was counted where one ran
+)
 # what each status says; one that was refused before it began (invalid) says nothing
 STATUSES = {"ok": "ok", "oom": "oom", "crash": "lost", "timeout": "lost", "diverged": "spoilt"}
 
@@ -52,17 +54,18 @@ class Factors:
         extra = np.array([self.kernels.get(name, 0.0) for name in kernel], dtype=np.float64)
         return _log_bytes(terms, self.log_factor, extra)[0]
 
-    @classmethod
-    def fitted(cls, rows: Rows) -> Self:
-        """The most probable factors. Peaks speak by their logs, outcomes by which side of the
-        capacity they say the need was on; what neither speaks of keeps its usual factor."""
-        problem = _Problem(rows)
+    def fitted(self, rows: Rows, trust: float = 0.0) -> Self:
+        """The most probable factors, where these were expected. Peaks speak by their logs, outcomes by which
+        side of the capacity they say the need was on; what neither speaks of stays as it is.
+        ``trust``: by how much the sds shrink about factors that other trials have shown."""
+        problem = _Problem(rows, self, 1 - trust)
         if not problem.says_anything:
-            return cls()
+            return self
         found = minimize(problem.loss, problem.start, jac=True, method="L-BFGS-B", options={"maxiter": 200}).x
         kinds, kernels = len(KINDS), len(problem.names)
         named = dict(zip(problem.names, found[kinds : kinds + kernels].tolist(), strict=True))
-        return cls(found[:kinds], named, float(np.exp(found[-1])) if problem.unstated.any() else np.nan)
+        capacity = float(np.exp(found[-1])) if problem.unstated.any() else self.capacity
+        return type(self)(found[:kinds], self.kernels | named, capacity)
 
     def state(self) -> dict[str, Any]:
         capacity = None if np.isnan(self.capacity) else self.capacity
@@ -88,13 +91,13 @@ def _log_bytes(terms: Array, log_factor: Array, extra: Array) -> tuple[Array, Ar
 def _some(known: NDArray[np.bool_]) -> NDArray[np.int64]:
     """At most :data:`MAX_ROWS` of the rows, evenly."""
     rows = np.flatnonzero(known)
-    return rows[np.linspace(0, len(rows) - 1, min(len(rows), MAX_ROWS)).astype(int)]
+    return np.asarray(rows[np.linspace(0, len(rows) - 1, min(len(rows), MAX_ROWS)).astype(int)])
 
 
 class _Problem:
     """Minus the log of the posterior, with its slope, over [factors, kernels, nuisance]."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows, expected: Factors, scale: float) -> None:
         counted = np.isfinite(rows.needed).all(axis=(1, 2))
         self.peaks = _some(counted & np.isfinite(rows.peak))
         outcome = np.array([STATUSES.get(value, "") for value in rows.status], dtype=object)
@@ -102,14 +105,22 @@ class _Problem:
         used = np.concatenate([self.peaks, self.outcomes])
         self.names = sorted(set(rows.kernel[used]) - {""})
         self.rows, self.outcome = rows, outcome[self.outcomes]
-        usual = np.array([[np.log(kind.usual), kind.sd] for kind in KINDS.values()])
-        kernels = np.array([[0.0, STATED_SD]] * len(self.names)).reshape(-1, 2)
         self.unstated = np.isnan(rows.capacity[self.outcomes])
-        capacity = np.array([[self._most_that_ran(usual[:, 0]), CAPACITY_SD]])
-        self.start, self.sd = np.concatenate([usual, kernels, _NUISANCE, capacity]).T
+        capacity = np.log(expected.capacity)
+        if np.isnan(capacity):
+            capacity = self._most_that_ran(expected.log_factor)
+        kernels = [expected.kernels.get(name, 0.0) for name in self.names]
+        self.start = np.concatenate([expected.log_factor, kernels, _NUISANCE[:, 0], [capacity]])
+        kinds = [kind.sd for kind in KINDS.values()]
+        held = scale * np.array([*kinds, *[STATED_SD] * len(self.names)])
+        self.sd = np.concatenate([held, _NUISANCE[:, 1], [scale * CAPACITY_SD]])
         failed = np.isin(self.outcome, ("oom", "lost")).any()
         # outcomes that are all good, or all bad, lie far from no edge
-        self.says_anything = bool(len(self.peaks)) or bool(failed and (self.outcome == "ok").any())
+        self.says_anything = (
+            bool(len(self.peaks))
+            or bool(failed and (self.outcome == "ok").any())
+            or (scale < 1 and len(self.outcomes) > 0)
+        )
 
     def _most_that_ran(self, log_factor: Array) -> float:
         """Log bytes of what was counted, among the trials without a capacity."""

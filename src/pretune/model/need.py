@@ -24,6 +24,7 @@ PHYSICS_SD = STATED_SD  # of log memory about the physics, before any peak was m
 LEAST_SD = 0.1  # between what a device has in use and what it can give
 PRIOR_ROWS = 3  # how many peaks of its own the target needs to be believed as much as the sources
 ROUNDS = 60  # of the trees
+TRUST = 0.5  # in the sources' factors: nanotron's sizes, played as targets, hardly tell 0.3 from 0.9
 
 
 class MemoryNeed:
@@ -47,16 +48,7 @@ class MemoryNeed:
     def fit(self, frame: pl.DataFrame, matrix: Array) -> Self:
         """Learn from n >= 0 trials: factors from the peaks that were measured and from what ran out of
         memory, trees from the peaks alone."""
-        self.factors_ = Factors.fitted(
-            Rows(
-                seen=self.baseline.memory_terms(frame, reported=True),
-                needed=self.baseline.memory_terms(frame),
-                kernel=words(frame, "knob.attention"),
-                peak=measured_peak(frame),
-                capacity=numbers(frame, "accelerator.memory_bytes"),
-                status=words(frame, "status", "ok"),
-            )
-        )
+        self.factors_ = Factors().fitted(self._rows(frame))
         error = self._error(frame)
         known = np.isfinite(error)
         self._grow(rows(frame, known), matrix[known], error[known])
@@ -85,13 +77,24 @@ class MemoryNeed:
         self.sd_ = float(np.sqrt(weight * seen**2 + (1 - weight) * PHYSICS_SD**2))
 
     def told(self, frame: pl.DataFrame, matrix: Array) -> Self:
-        """The same, shifted by what the target's own trials show."""
-        error = self._error(frame)
-        error = (error - self.trees_.predict(matrix))[np.isfinite(error)]
+        """The same, with factors and a shift that the target's own trials show."""
         found = copy(self)
+        found.factors_ = self.factors_.fitted(self._rows(frame), trust=TRUST)
+        error = found._error(frame)
+        error = (error - self.trees_.predict(matrix))[np.isfinite(error)]
         if len(error):
             found.shift_ = float(np.median(error)) * len(error) / (len(error) + PRIOR_ROWS)
         return found
+
+    def _rows(self, frame: pl.DataFrame) -> Rows:
+        return Rows(
+            seen=self.baseline.memory_terms(frame, reported=True),
+            needed=self.baseline.memory_terms(frame),
+            kernel=words(frame, "knob.attention"),
+            peak=measured_peak(frame),
+            capacity=numbers(frame, "accelerator.memory_bytes"),
+            status=words(frame, "status", "ok"),
+        )
 
     def over_capacity(self, frame: pl.DataFrame, matrix: Array) -> Array:
         """(n,) NaN where physics says nothing of memory, or the capacity is unknown."""
@@ -140,7 +143,7 @@ def measured_peak(frame: pl.DataFrame) -> Array:
 
 
 def _groupings(frame: pl.DataFrame) -> list[NDArray[np.int64]]:
-    """What a new trial may be the first of: a model, a platform; where there is one of each, a configuration."""
+    """What a new trial may be the first of: a model, a platform; with one of each, a configuration."""
     shape = [words(frame, f"model.{name}") for name in ("layers", "hidden_size")]
     models = [f"{layers} {hidden}" for layers, hidden in zip(*shape, strict=True)]
     platforms = words(frame, "platform.name").tolist()
