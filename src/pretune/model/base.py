@@ -21,9 +21,18 @@ INTERVAL = 0.90  # the share of trials that ``low`` to ``high`` is to cover
 
 
 class Baseline(ABC):
-    """What can be said of a trial before any was run. No state; every method is vectorised."""
+    """What can be said of a trial from first principles. Every method is vectorised."""
 
     name: ClassVar[str]  # what a saved surrogate finds its baseline by
+
+    @property
+    @abstractmethod
+    def constants(self) -> dict[str, float]:
+        """What :meth:`calibrated` learned, by name; all that tells one baseline of a name from another."""
+
+    @abstractmethod
+    def calibrated(self, frame: pl.DataFrame) -> Self:
+        """The same baseline with its constants learned from n >= 0 trials; this one stays as it is."""
 
     @abstractmethod
     def log_throughput(self, frame: pl.DataFrame) -> Array:

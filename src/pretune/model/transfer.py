@@ -17,14 +17,16 @@ from pretune.model.feasibility import Feasibility
 from pretune.model.features import Encoder
 from pretune.model.gaussian import SCALES, Process, Terms, near_kernel
 from pretune.model.need import PEAKS, MemoryNeed
-from pretune.model.physics import BASELINES, TransformerPhysics
+from pretune.model.physics import TransformerPhysics
 from pretune.model.saving import known_columns, read_sheet, rows_frame, verify, write_sheet
 from pretune.model.sources import POOLED, Sources, platform_position
 from pretune.model.surrogate import (
+    baseline_state,
     conformal_quantile,
     norm_reach,
     prior_sd,
     residuals,
+    restored_baseline,
 )
 
 LEARNED_FROM = ("platform.name", "status", "tokens_per_s_per_device", *PEAKS)  # of the target's trials
@@ -68,7 +70,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         others = _stated(rows(frame, ~own))
         baseline = TransformerPhysics() if self.baseline is None else self.baseline
         if not self._learned(others, baseline):
-            self.baseline_ = baseline
+            self.baseline_ = baseline.calibrated(others)
             self._fit_sources(others)
             self._fitted_on = others
         self.encoder_ = Encoder(self.baseline_).fit(frame)
@@ -183,7 +185,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         state: dict[str, Any] = {
             "target": self.target,
             "seed": self.seed,
-            "baseline": self.baseline_.name,
+            "baseline": baseline_state(self.baseline_),
             "encoder": self.encoder_.state(),
             "sources": self.sources_.save(folder),
             "need": self.source_need_.save(folder),
@@ -198,7 +200,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
     def load(cls, folder: str | Path) -> Self:
         folder = Path(folder)
         sheet = read_sheet(cls.__name__, folder)
-        baseline = BASELINES[sheet["baseline"]]()
+        baseline = restored_baseline(sheet["baseline"])
         model = cls(sheet["target"], baseline, sheet["seed"])
         model.baseline_ = baseline
         model.encoder_ = Encoder.restore(sheet["encoder"], baseline)

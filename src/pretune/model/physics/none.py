@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
 import numpy as np
 import polars as pl
@@ -15,6 +16,14 @@ class NoPhysics(Baseline):
     """Throughput 1 and memory unknown, without features: everything is learned from the knobs."""
 
     name: ClassVar[str] = "none"
+    constants: ClassVar[dict[str, float]] = {}
+
+    def __init__(self, constants: Mapping[str, float] | None = None) -> None:
+        """There are no ``constants``; taken so that every baseline is made in one way."""
+
+    def calibrated(self, frame: pl.DataFrame) -> Self:
+        """Itself: there is nothing to learn."""
+        return self
 
     def log_throughput(self, frame: pl.DataFrame) -> Array:
         return np.zeros(len(frame))
