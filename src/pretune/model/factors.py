@@ -105,6 +105,8 @@ class _Problem:
         used = np.concatenate([self.peaks, self.outcomes])
         self.names = sorted(set(rows.kernel[used]) - {""})
         self.rows, self.outcome = rows, outcome[self.outcomes]
+        names = np.array(self.names, dtype=object)
+        self.has_kernel = (rows.kernel[:, None] == names[None, :]).astype(np.float64)
         self.unstated = np.isnan(rows.capacity[self.outcomes])
         capacity = np.log(expected.capacity)
         if np.isnan(capacity):
@@ -138,8 +140,7 @@ class _Problem:
     def _need(self, at: Array, terms: Array, rows: NDArray[np.int64]) -> tuple[Array, Array]:
         """(m,) logs of bytes of some rows, and (m, parameters) their slopes."""
         kinds = len(KINDS)
-        of = np.array([[name == own for own in self.names] for name in self.rows.kernel[rows]], dtype=float)
-        of = of.reshape(len(rows), len(self.names))
+        of = self.has_kernel[rows]
         log_bytes, share = _log_bytes(terms[rows], at[:kinds], of @ at[kinds : kinds + len(self.names)])
         kernels = share[:, [KERNEL_KIND]] * of
         return log_bytes, np.column_stack([share, kernels, np.zeros((len(rows), len(_NUISANCE) + 1))])
