@@ -43,6 +43,11 @@ class Baseline(ABC):
         """(n,) predicted peak memory of the fullest device; NaN where unknown."""
 
     @abstractmethod
+    def memory_terms(self, frame: pl.DataFrame, reported: bool = False) -> Array:
+        """(n, stages, k) its parts in bytes, by the k :data:`pretune.model.physics.memory.KINDS`; NaN where
+        unknown. The fullest stage is the peak; ``reported``: the stages that a trial's own figure covers."""
+
+    @abstractmethod
     def shares(self, frame: pl.DataFrame) -> Array:
         """(n, c) shares of the step's components: how its log time moves when one component slows down."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from pretune.model.base import Array, Baseline
+from pretune.model.physics.memory import KINDS
 
 
 class NoPhysics(Baseline):
@@ -29,6 +30,9 @@ class NoPhysics(Baseline):
 
     def memory_bytes(self, frame: pl.DataFrame) -> Array:
         return np.full(len(frame), np.nan)
+
+    def memory_terms(self, frame: pl.DataFrame, reported: bool = False) -> Array:
+        return np.full((len(frame), 1, len(KINDS)), np.nan)
 
     def shares(self, frame: pl.DataFrame) -> Array:
         """(n, 0): there are no components."""

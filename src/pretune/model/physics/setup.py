@@ -83,6 +83,9 @@ class Setup:
     prefetch_bucket: Array
     persistence: Array
     live_parameters: Array
+    sharding_stated: Flags  # whether the optimizer is sharded is known, not assumed
+    megatron: Flags  # of Megatron-LM's kind: gradients add up in fp32, the loss is computed on split logits
+    nanotron: Flags  # gives the pipeline's last stage fewer layers, and reports the first one's memory
     optimizer_states: Array  # fp32 moments per weight: two of Adam, none of plain SGD
     matmul_flops_per_s: Array
     attention_flops_per_s: Array  # and of logits: 16-bit where the layers' products are 8-bit
@@ -108,6 +111,7 @@ def read_setup(frame: pl.DataFrame) -> Setup:
         **_layout(frame),
         **_choices(frame),
         **_wire(frame, host),
+        **_family(frame),
         **_rates(frame, host),
     }
     return Setup(host=host, **fields)
@@ -172,7 +176,7 @@ def _choices(frame: pl.DataFrame) -> dict[str, Array | Flags]:
     attention = text(frame, "knob.attention").str.to_lowercase()
     return {
         "zero": numbers(frame, "knob.zero_stage", 0.0),
-        "sequence_parallel": numbers(frame, "knob.sequence_parallel", 0.0) > 0,
+        "sequence_parallel": _sequence_parallel(frame),
         "full_checkpointing": _is(frame, "knob.activation_checkpointing", "full"),
         "selective_checkpointing": _is(frame, "knob.activation_checkpointing", "selective"),
         "fused_attention": ~attention.str.contains(r"eager|\btorch\b|naive|math|softmax").to_numpy(),
@@ -182,6 +186,27 @@ def _choices(frame: pl.DataFrame) -> dict[str, Array | Flags]:
         "element": _bytes(_precision(frame)),
         "optimizer_states": np.where(_is(frame, "workload.optimizer", "sgd"), 0.0, 2.0),
     }
+
+
+def _family(frame: pl.DataFrame) -> dict[str, Array | Flags]:
+    """What is known of a framework by its name."""
+    name = text(frame, "framework").str.to_lowercase()
+    default_is_known = name.str.contains(r"^deepspeed|^torch_ddp").to_numpy()
+    return {
+        "sharding_stated": np.isfinite(numbers(frame, "knob.zero_stage")) | default_is_known,
+        "megatron": name.str.contains(r"megatron|nemo|nanotron").to_numpy(),
+        "nanotron": _nanotron(frame),
+    }
+
+
+def _nanotron(frame: pl.DataFrame) -> Flags:
+    return text(frame, "framework").str.starts_with("nanotron").to_numpy()
+
+
+def _sequence_parallel(frame: pl.DataFrame) -> Flags:
+    """Where it is not stated, nanotron splits sequences (tp_mode REDUCE_SCATTER), others do not."""
+    stated = numbers(frame, "knob.sequence_parallel")
+    return np.where(np.isfinite(stated), stated > 0, _nanotron(frame))
 
 
 def _wire(frame: pl.DataFrame, host: Flags) -> dict[str, Array | Flags]:

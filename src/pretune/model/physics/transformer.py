@@ -89,6 +89,9 @@ class TransformerPhysics(Baseline):
     def memory_bytes(self, frame: pl.DataFrame) -> Array:
         return memory.peak_bytes(read_setup(frame))
 
+    def memory_terms(self, frame: pl.DataFrame, reported: bool = False) -> Array:
+        return memory.terms(read_setup(frame), reported)
+
     def shares(self, frame: pl.DataFrame) -> Array:
         """(n, c) how log time moves when a constant does, by as much as is thinkable of that constant."""
         with np.errstate(divide="ignore", invalid="ignore"):
