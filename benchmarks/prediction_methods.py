@@ -12,11 +12,10 @@ import polars as pl
 import xgboost
 from prediction_tasks import Split, keys
 
-from pretune.model import NoPhysics, TransformerPhysics
+from pretune.model import NoPhysics, Surrogate, TransformerPhysics
 from pretune.model.base import Array, Prediction
 from pretune.model.columns import numbered, numbers, ran, rows
 from pretune.model.features import Encoder
-from pretune.model.pretrained import HistorySurrogate
 from pretune.model.surrogate import conformal_quantile
 
 Method = Callable[[Split], Prediction]
@@ -28,7 +27,7 @@ ROUNDS = 300
 
 def ours() -> Method:
     """pretune: nothing tells it what is the target."""
-    surrogate = HistorySurrogate()  # keeps what it learned of sources from one draw to the next
+    surrogate = Surrogate()  # keeps what it learned of sources from one draw to the next
 
     def predict(split: Split) -> Prediction:
         return surrogate.fit(split.known).predict(split.scored)

@@ -83,8 +83,11 @@ class Prediction:
         return len(self.log_mean)
 
 
-class Surrogate(ABC):
-    """Learns throughput from trials. Deterministic for a ``seed``; its parameters are scikit-learn's way."""
+class Predictor(ABC):
+    """What every surrogate offers: it learns throughput from trials.
+
+    Deterministic for a ``seed``; its parameters are scikit-learn's way.
+    """
 
     @abstractmethod
     def fit(self, frame: pl.DataFrame) -> Self:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from sklearn.base import BaseEstimator
 
-from pretune.model.base import INTERVAL, Array, Baseline, Prediction, Surrogate
+from pretune.model.base import INTERVAL, Array, Baseline, Prediction, Predictor
 from pretune.model.boosting import MIN_ROWS, Neighbourhood, ResidualTrees, nearest
 from pretune.model.columns import MODEL, configurations, numbered, numbers, ran, rows, words
 from pretune.model.feasibility import Feasibility
@@ -28,7 +28,7 @@ UNTRIED = 0.5  # a correction's weight before anything was held out, in squares 
 PRIOR_ROWS = 5  # how many trials the prior is worth when the interval is set
 
 
-class BoostedTrees(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-learn has no types
+class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn has no types
     """XGBoost on log(measured / physical) over the trials of one platform, or of several alike.
 
     The physics is first calibrated on the trials. What is new (a model, a platform that no trial is of) is

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from pretune.errors import InputError
-from pretune.model.base import Array, Baseline, Prediction, Surrogate
+from pretune.model.base import Array, Baseline, Prediction, Predictor
 from pretune.model.columns import rows, words
 from pretune.model.feasibility import Feasibility
 from pretune.model.features import Encoder
@@ -42,7 +42,7 @@ BEYOND_SD = 0.15  # of log throughput, per unit of distance outside of all that 
 SAME = 0.4  # distance at which an outcome of one configuration says little of another's
 
 
-class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-learn has no types
+class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn has no types
     """Predicts the platform ``target`` from any number of other platforms and 0 to n trials of its own.
 
     log throughput = physics + weighted experts of the sources + a Gaussian process, with a level, on

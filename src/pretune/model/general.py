@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from sklearn.base import BaseEstimator
 
-from pretune.model.base import Array, Baseline, Prediction, Surrogate
+from pretune.model.base import Array, Baseline, Prediction, Predictor
 from pretune.model.columns import numbers, ran, rows, words
 from pretune.model.need import PEAKS
 from pretune.model.newcomers import KNOWN, SCALES, SURPRISE, UNTRIED, Newcomers, Rows
@@ -34,7 +34,7 @@ EVIDENCE = 10.0  # trials that all that was played is worth, when scales are wei
 MAX_NEW = 500  # trials of newcomers, the latest: the process is cubic in them
 
 
-class HistorySurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-learn has no types
+class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn has no types
     """Fitted on trials of any number of platforms and models, predicts any configuration of any of them.
 
         surrogate = pretune.Surrogate().fit(history)
