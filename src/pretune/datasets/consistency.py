@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 from pydantic import ValidationError
 
+from pretune.datasets.store import FILE, FILE_ROW
 from pretune.datasets.workload import ModelSpec
 
 ROUNDED = 0.02  # by which published figures of one run differ
 AVERAGED = 0.10  # ... a step time that is a median from a throughput that is a mean
 CAPACITY = 1.10  # a vendor's 80 GB may be 80 GiB, which is 7 % more
-FILE, FILE_ROW = "store.file", "store.row"  # columns that say where a row lies
 
 _THROUGHPUT = "tokens_per_s_per_device"
 _MEASURED = (_THROUGHPUT, "tokens_per_s", "step_time_s")
@@ -60,6 +61,10 @@ class Finding:
         where = f"{self.file} row {self.row}" if self.file else f"row {self.row}"
         return f"{where}: {self.field}: {self.reason} ({self.shown}); {self.remedy}"
 
+    def asdict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**vars(self), "text": str(self)}
+
 
 @dataclass(frozen=True)
 class _Check:
@@ -75,7 +80,7 @@ def contradictions(frame: pl.DataFrame) -> list[Finding]:
     if frame.is_empty():
         return []
     known = _known(frame)
-    checks = list(_checks(known))
+    checks = list(_checks())
     wrong = known.select(check.wrong.fill_null(False).alias(str(i)) for i, check in enumerate(checks))
     found = []
     for i, check in enumerate(checks):
@@ -111,12 +116,12 @@ def summary(findings: Iterable[Finding], rows: int) -> str:
 
 
 # -- the checks -----------------------------------------------------------------------
-def _checks(known: pl.DataFrame) -> Iterator[_Check]:
+def _checks() -> Iterator[_Check]:
     yield from _figures()
     yield from _throughput()
     yield from _layout()
     yield from _memory()
-    yield from _model(known)
+    yield from _model()
 
 
 def _figures() -> Iterator[_Check]:
@@ -226,7 +231,7 @@ def _memory() -> Iterator[_Check]:
     )
 
 
-def _model(known: pl.DataFrame) -> Iterator[_Check]:
+def _model() -> Iterator[_Check]:
     hidden, heads, kv = (pl.col(f"model.{name}") for name in ("hidden_size", "heads", "kv_heads"))
     yield _Check(
         "model.heads",
@@ -234,6 +239,13 @@ def _model(known: pl.DataFrame) -> Iterator[_Check]:
         hidden % heads != 0,
         "check the model's shape; columns may be swapped",
         ("model.hidden_size", "model.heads"),
+    )
+    yield _Check(
+        "model.layers",
+        "exceeds hidden_size",
+        pl.col("model.layers") > hidden,
+        "check the model's shape; columns may be swapped",
+        ("model.layers", "model.hidden_size"),
     )
     yield _Check(
         "model.kv_heads",
@@ -303,7 +315,7 @@ def _flops_per_token(frame: pl.DataFrame) -> pl.Series:
     shape = [name for name in frame.columns if name.startswith("model.") and name != "model.name"]
     shape += ["workload.sequence_length"] * ("workload.sequence_length" in frame.columns)
     if not shape:
-        return pl.repeat(None, len(frame), dtype=pl.Float64)
+        return pl.Series([None], dtype=pl.Float64).new_from_index(0, len(frame))
     kinds = frame.select(shape).unique(maintain_order=True)
     flops = pl.Series("flops", [_flops(row) for row in kinds.to_dicts()], dtype=pl.Float64)
     found = frame.select(shape).join(
@@ -324,7 +336,9 @@ def _flops(row: dict[str, object]) -> float | None:
         model = ModelSpec.model_validate({"name": "", "vocabulary": 1, **fields})
     except ValidationError:
         return None
-    return model.flops_per_token(int(sequence)) if isinstance(sequence, int | float) and sequence > 0 else None
+    return (
+        model.flops_per_token(int(sequence)) if isinstance(sequence, int | float) and sequence > 0 else None
+    )
 
 
 def _figure(value: object) -> str:
