@@ -249,14 +249,6 @@ def test_a_trial_that_contradicts_itself_is_refused(fields: dict[str, Any], reas
         sample_trial("t", **fields)
 
 
-def test_knobs_that_do_not_make_the_global_batch_are_a_fault(tmp_path: Path) -> None:
-    store = TrialStore(tmp_path)
-    store.append(sample_trial("good", knobs=Knobs(micro_batch=1, accumulation=2, dp=2)))
-    store.append(sample_trial("wrong", knobs=Knobs(micro_batch=1, accumulation=4, dp=2)))
-    expected = "micro_batch 1 x accumulation 4 x dp 2 is not the global batch of 4 sequences"
-    assert only_fault(store).endswith(expected)
-
-
 def test_an_id_that_repeats_is_named_with_both_files(tmp_path: Path) -> None:
     store = TrialStore(tmp_path)
     (alone,) = store.append(sample_trial("a"))

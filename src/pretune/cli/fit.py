@@ -23,9 +23,10 @@ def fit(
     from pretune.tuner.job import read_history
     from pretune.tuner.runner import GuardedTracker, Watcher
 
-    frame = read_history(history)
+    watcher = Watcher()
+    frame = read_history(history, note=watcher.note)
     with only_json(as_json):
-        guarded = GuardedTracker(tracker(tracking, out), Watcher(), "Run it again to track it.")
+        guarded = GuardedTracker(tracker(tracking, out), watcher, "Run it again to track it.")
         fits = list(fit_platforms(frame, out, guarded, seed))
     if as_json:
         print_json({"history": history, "out": str(out), "fits": fits})

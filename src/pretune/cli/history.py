@@ -62,18 +62,30 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
 
 @history.command()
 def validate(folder: Folder = "shipped", as_json: Json = False) -> None:
-    """Check every file and row of a store; exit code 1 when something is wrong."""
+    """Check every file and row of a store, alone and against the others; exit code 1 when one is wrong."""
     store = open_store(folder)
-    faults = store.validate()
+    faults = [fault.asdict() for fault in store.validate()]
+    if all(fault["row"] is not None for fault in faults):  # else there is no frame to read
+        faults += _findings(store, {(fault["file"], fault["row"]) for fault in faults})
+    wrong = [fault for fault in faults if not fault["warning"]]
     if as_json:
-        found = [{"file": fault.file, "row": fault.row, "reason": fault.reason} for fault in faults]
-        print_json({"store": folder, "files": len(store.files()), "faults": found})
+        print_json({"store": folder, "files": len(store.files()), "faults": faults})
     else:
         for fault in faults:
-            print(fault)
-        print(f"{folder}: {len(store.files())} files, {len(faults)} faults")
-    if faults:
+            print(fault["text"])
+        print(
+            f"{folder}: {len(store.files())} files, {len(wrong)} faults, {len(faults) - len(wrong)} warnings"
+        )
+    if wrong:
         raise typer.Exit(1)
+
+
+def _findings(store: TrialStore, told: set[tuple[str, int | None]]) -> list[dict[str, Any]]:
+    """What contradicts itself or the rest, of the rows that are not ``told`` yet."""
+    from pretune.model.plausibility import examine
+
+    found = examine(store.frame(places=True)).findings
+    return [each.asdict() for each in found if (each.file, each.row) not in told]
 
 
 def open_store(folder: str) -> TrialStore:

@@ -20,6 +20,7 @@ def predict(
     from tempfile import TemporaryDirectory
 
     from pretune.tuner.job import JobSpec
+    from pretune.tuner.runner import Watcher
     from pretune.tuner.session import find_platform, open_launcher
     from pretune.tuner.tuner import Tuner
 
@@ -31,7 +32,7 @@ def predict(
         else:
             platform = spec.platform
         candidates = spec.candidates(platform)
-        tuner = Tuner(candidates, spec.history_frame(), "transfer", spec.seed)
+        tuner = Tuner(candidates, spec.history_frame(Watcher().note), "transfer", spec.seed)
         ranking = [
             {"knobs": found.knobs.settings(), "predicted": found.predicted and found.predicted.asdict()}
             for found in tuner.ranking(top)

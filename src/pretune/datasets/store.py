@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +22,8 @@ from pretune.errors import StoreError
 if TYPE_CHECKING:
     import polars as pl
 
+FILE, FILE_ROW = "store.file", "store.row"  # columns of a frame that say where its rows lie
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -33,6 +35,11 @@ class Fault:
 
     def __str__(self) -> str:
         return f"{self.file}{'' if self.row is None else f' row {self.row}'}: {self.reason}"
+
+    def asdict(self) -> dict[str, Any]:
+        """For JSON, with the same keys as a :class:`~pretune.datasets.consistency.Finding`."""
+        more = {"field": None, "shown": None, "remedy": None, "warning": False}
+        return {**vars(self), **more, "text": str(self)}
 
 
 class TrialStore:
@@ -83,10 +90,11 @@ class TrialStore:
         """The Parquet files, in order of their names."""
         return sorted(self.root.glob("platform=*/*.parquet"))
 
-    def scan(self) -> pl.LazyFrame:
+    def scan(self, places: bool = False) -> pl.LazyFrame:
         """All trials, lazily, in the core columns and the union of the open ones.
 
-        Raises :class:`StoreError` naming the first file that cannot be read.
+        ``places`` adds :data:`FILE` and :data:`FILE_ROW`. Raises :class:`StoreError` naming the first file
+        that cannot be read.
         """
         import polars as pl
 
@@ -96,12 +104,18 @@ class TrialStore:
         for path in self.files():
             columns = self._metadata(path).schema.to_arrow_schema().remove_metadata()
             alike[columns.to_string()].append(path)
-        scans = [pl.scan_parquet(paths, hive_partitioning=False) for paths in alike.values()]
+        file = FILE if places else None
+        scans = [
+            pl.scan_parquet(paths, hive_partitioning=False, include_file_paths=file)
+            for paths in alike.values()
+        ]
+        if places:
+            scans = [scan.with_columns(pl.int_range(pl.len()).over(FILE).alias(FILE_ROW)) for scan in scans]
         return pl.concat([empty.lazy(), *scans], how="diagonal_relaxed")
 
-    def frame(self) -> pl.DataFrame:
-        """All trials in memory, ordered by the time they began."""
-        return self.scan().collect().sort("created_at", "trial_id")
+    def frame(self, places: bool = False) -> pl.DataFrame:
+        """All trials in memory, ordered by the time they began; ``places`` as in :meth:`scan`."""
+        return self.scan(places).collect().sort("created_at", "trial_id")
 
     def trials(self) -> Iterator[Trial]:
         """All trials as objects, file by file. Raises :class:`StoreError` at the first fault."""
@@ -113,8 +127,9 @@ class TrialStore:
         return sum(self._metadata(path).num_rows for path in self.files())
 
     def validate(self) -> list[Fault]:
-        """Everything wrong: unreadable files, rows that are no trials, lie elsewhere, or contradict
-        themselves, ids that repeat.
+        """What is no trial: unreadable files, rows that are none or lie elsewhere, ids that repeat.
+
+        What a trial says that cannot be is found by :mod:`pretune.datasets.consistency`.
         """
         faults: list[Fault] = []
         seen: dict[str, Path] = {}
@@ -141,7 +156,7 @@ class TrialStore:
         seen[trial.trial_id] = path
         if path.parent.name != f"platform={trial.platform.name}":
             return f"its platform is {trial.platform.name}, which is another folder"
-        return trial.layout_problem()
+        return None
 
     def _trial(self, path: Path, number: int, row: dict) -> Trial:
         try:

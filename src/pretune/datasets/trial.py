@@ -113,18 +113,6 @@ class Trial(TrialSpec):
             )
         return self
 
-    def layout_problem(self) -> str | None:
-        """Why the batch is not what the knobs make of it; None when it is, or a knob is not known."""
-        knobs, sequences = self.knobs, self.workload.global_batch_sequences
-        if not (knobs.micro_batch and knobs.accumulation and knobs.dp):
-            return None
-        if knobs.micro_batch * knobs.accumulation * knobs.dp == sequences:
-            return None
-        return (
-            f"micro_batch {knobs.micro_batch} x accumulation {knobs.accumulation} x dp {knobs.dp} is not the "
-            f"global batch of {sequences} sequences"
-        )
-
     @property
     def ok(self) -> bool:
         return self.status is Status.OK

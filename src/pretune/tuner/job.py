@@ -16,10 +16,11 @@ from pretune.datasets.knobs import Knobs, KnobValue
 from pretune.datasets.platform import Platform
 from pretune.datasets.schema import to_table
 from pretune.datasets.spec import Spec, read_yaml
-from pretune.datasets.store import TrialStore, shipped_history
+from pretune.datasets.store import FILE, FILE_ROW, TrialStore, shipped_history
 from pretune.datasets.trial import Measure
 from pretune.datasets.workload import ModelSpec, Precision, Workload
 from pretune.errors import IllegalKnobs, InputError
+from pretune.model.plausibility import examine
 from pretune.tuner.space import Candidates, Space
 
 
@@ -156,26 +157,35 @@ class JobSpec(Spec):
         data = self.model_dump(mode="json", exclude={"budget", "verify_pairs"})
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
-    def history_frame(self) -> pl.DataFrame:
-        """The trials to learn from, in the store's columns, without the excluded platforms.
+    def history_frame(self, note: Callable[[str], None] | None = None) -> pl.DataFrame:
+        """The trials to learn from, in the store's columns, without the excluded platforms; see
+        :func:`read_history`.
 
         Raises :class:`InputError` when the folder holds no trials or a platform is unknown.
         """
         if self.history.path == "none":
             return pl.DataFrame(to_table([]))
-        return read_history(self.history.path, self.history.exclude_platforms)
+        return read_history(self.history.path, self.history.exclude_platforms, note)
 
 
-def read_history(path: str | Path, exclude_platforms: Collection[str] = ()) -> pl.DataFrame:
-    """The trials of a store's folder, or of the one that ships (``shipped``)."""
-    frame = find_store(path).frame()
+def read_history(
+    path: str | Path, exclude_platforms: Collection[str] = (), note: Callable[[str], None] | None = None
+) -> pl.DataFrame:
+    """The trials of a store's folder, or of the one that ships (``shipped``), without those that are wrong.
+
+    ``note`` is told in a line how many were set aside, and why.
+    """
+    frame = find_store(path).frame(places=True)
     if frame.is_empty():
         raise InputError(f"history {path}: holds no trials; name a folder with platform=*/*.parquet")
     known = frame["platform.name"].unique().sort().to_list()
     for name in exclude_platforms:
         if name not in known:
             raise InputError(f"history {path}: exclude_platforms: {name!r} is not in it; known: {known}")
-    return frame.filter(~pl.col("platform.name").is_in(exclude_platforms))
+    found = examine(frame.filter(~pl.col("platform.name").is_in(exclude_platforms)))
+    if found.summary and note:
+        note(f"history {path}: {found.summary} (pretune history validate lists them)")
+    return found.kept.drop(FILE, FILE_ROW)
 
 
 def find_store(path: str | Path) -> TrialStore:

@@ -138,7 +138,7 @@ class TuningSession:
 
     def run(self) -> Answer:
         """Search, compare, write the files. Raises :class:`InputError` when ``out`` holds another job."""
-        history = self.job.history_frame()
+        history = self.job.history_frame(self.watcher.note)
         with open_session(self.job, self.out, self.watcher) as opened:
             self.state = opened.state
             self.candidates = self.job.candidates(self.state.platform)
