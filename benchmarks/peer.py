@@ -10,6 +10,7 @@ that the physics can be computed; a table without them is tuned without physics.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ SHAPE = {
     "seq_len": "workload.sequence_length",
     "dp": "knob.dp",
 }
+GATED = "llama|qwen|mi[sx]tral|deepseek"
+NEAR = 0.03  # of the number of parameters: published counts are rounded
 FAILED = "crash"  # the tables do not say why a trial failed
 
 
@@ -73,7 +76,7 @@ def stated(table: Table) -> pl.DataFrame:
     if {"hidden_size", "n_layers", "seq_len"} <= features.keys():
         columns |= {store: features[name] for name, store in SHAPE.items() if name in features}
         columns |= cluster(features)
-        columns["model.gated_mlp"] = gated(features)
+        columns |= gated(features, table.name)
     else:
         columns |= {f"knob.{name}": values for name, values in features.items()}
     frame = pl.DataFrame(columns).with_columns(pl.lit(table.name).alias("platform.name"))
@@ -98,10 +101,25 @@ def cluster(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def gated(features: dict[str, np.ndarray]) -> pl.Series:
-    """(n,) whether the MLP has three matrices, by the number of parameters that is stated; else null."""
-    hidden, ffn = features["hidden_size"], features["ffn_hidden_size"]
-    tables = 2 * features["vocab_size"] * hidden
-    in_layer = (features["params_b"] * 1e9 - tables) / features["n_layers"]
-    matrices = pl.Series((in_layer - 4 * hidden**2) / (hidden * ffn)).fill_nan(None)
-    return matrices > 2.5
+def gated(features: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
+    """(n,) whether the MLP has three matrices, (n,) whether one table serves input and output: whatever comes
+    nearest to the number of parameters that is stated; the table's name decides where two come near."""
+    hidden, ffn, layers = (features[each] for each in ("hidden_size", "ffn_hidden_size", "n_layers"))
+    stated = features["params_b"] * 1e9
+    kinds = [(matrices, tables) for matrices in (3, 2) for tables in (2, 1)]
+    off = np.array(
+        [
+            np.abs(
+                tables * features["vocab_size"] * hidden + layers * hidden * (4 * hidden + m * ffn) - stated
+            )
+            / stated
+            for m, tables in kinds
+        ]
+    )
+    usual = 3 if re.search(GATED, name.lower()) else 2
+    unusual = np.array([m != usual for m, _ in kinds])[:, None]
+    best = np.argmin(np.nan_to_num(off, nan=np.inf) + NEAR * unusual, axis=0)
+    return {
+        "model.gated_mlp": np.array([m == 3 for m, _ in kinds])[best],
+        "model.tied_embeddings": np.array([tables == 1 for _, tables in kinds])[best],
+    }
