@@ -8,7 +8,7 @@ installed := $(VENV)/.installed
 # root may make network namespaces and control groups; anyone else tests without them
 system := $(if $(filter 0,$(shell id -u)),, and not system)
 
-.PHONY: help env tune test test-all lint bench clean
+.PHONY: help env tune test test-all lint gate bench clean
 
 help: ## what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -35,8 +35,16 @@ lint: env ## style and types
 	$(bin)/ruff format --check
 	$(bin)/mypy
 
+gate bench: export OMP_NUM_THREADS = 1 # small matrices: threads cost more than they bring
+
+gate: env ## no prediction may be worse than the committed one by more than its noise
+	$(bin)/python benchmarks/prediction.py --gate
+
 bench: env ## what the README's table of measurements is made with
 	$(bin)/python benchmarks/cpu_clusters.py
+	$(bin)/python benchmarks/prediction.py --gate
+	$(bin)/python benchmarks/prediction.py
+	$(bin)/python benchmarks/few_trials.py
 
 clean: ## remove what builds and tests leave, but not the environment or any trial
 	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import polars as pl
+import published
 import pytest
 
 from pretune.model import BoostedTrees, NoPhysics, TransferSurrogate, cross_validate
 from pretune.model.evaluation import predictions, scores
 
 pytestmark = pytest.mark.shared
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
 def mosaic() -> pl.DataFrame:
-    published = load("published")
     if not published.data_folder().is_dir() and os.environ.get("CI") != "true":
         pytest.skip("no published measurements: set PRETUNE_SHARED")
-    table: pl.DataFrame = published.read("mosaic_llm_foundry")
-    return table
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return published.read("mosaic_llm_foundry")
 
 
 def test_physics_and_trees_beat_raw_trees_on_models_and_scales_held_out(mosaic: pl.DataFrame) -> None:

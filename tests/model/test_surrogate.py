@@ -15,6 +15,7 @@ from pretune.errors import InputError
 from pretune.model import (
     BoostedTrees,
     NoPhysics,
+    Predictor,
     RandomSurrogate,
     Surrogate,
     TransferSurrogate,
@@ -23,7 +24,7 @@ from pretune.model import (
 from pretune.model.evaluation import predictions, scores
 
 
-def held_out(surrogate: Surrogate, learned: int, platform: str = "slow") -> dict[str, float]:
+def held_out(surrogate: Predictor, learned: int, platform: str = "slow") -> dict[str, float]:
     table = trials(platform, seed=3)
     return scores(predictions(surrogate.fit(table[:learned]), table[learned:]))
 
@@ -103,18 +104,24 @@ def test_intervals_widen_away_from_the_trials() -> None:
     assert width[far].min() > np.median(width[~far])
 
 
-ALL = [BoostedTrees(), BoostedTrees(NoPhysics()), RandomSurrogate(), TransferSurrogate("slow")]
+ALL = [
+    BoostedTrees(),
+    BoostedTrees(NoPhysics()),
+    RandomSurrogate(),
+    TransferSurrogate("slow"),
+    Surrogate(),
+]
 
 
 @pytest.mark.parametrize("surrogate", ALL, ids=repr)
 class TestContract:
     """What every surrogate promises."""
 
-    def learned(self, surrogate: Surrogate, rows: int = 40) -> Surrogate:
+    def learned(self, surrogate: Predictor, rows: int = 40) -> Predictor:
         history = pl.concat([trials("slow", rows), trials("capped", rows)], how="diagonal")
         return clone(surrogate).fit(history)
 
-    def test_shapes_and_finite_values(self, surrogate: Surrogate) -> None:
+    def test_shapes_and_finite_values(self, surrogate: Predictor) -> None:
         for rows in (0, 1, 40):
             said = self.learned(surrogate, rows).predict(candidates("slow"))
             assert len(said) == len(said.out_of_domain) == 256
@@ -123,20 +130,20 @@ class TestContract:
             assert np.isfinite(said.log_mean).all()
             assert ((said.chance_to_run >= 0) & (said.chance_to_run <= 1)).all()
 
-    def test_no_candidates_no_predictions(self, surrogate: Surrogate) -> None:
+    def test_no_candidates_no_predictions(self, surrogate: Predictor) -> None:
         assert len(self.learned(surrogate).predict(candidates("slow").head(0))) == 0
 
-    def test_deterministic(self, surrogate: Surrogate) -> None:
+    def test_deterministic(self, surrogate: Predictor) -> None:
         a, b = (self.learned(surrogate).predict(candidates("slow")) for _ in range(2))
         assert np.array_equal(a.log_mean, b.log_mean)
         assert np.array_equal(a.chance_to_run, b.chance_to_run)
 
-    def test_outcomes_of_candidates_are_not_read(self, surrogate: Surrogate) -> None:
+    def test_outcomes_of_candidates_are_not_read(self, surrogate: Predictor) -> None:
         fitted = self.learned(surrogate)
         bare, full = fitted.predict(candidates("slow")), fitted.predict(with_outcomes("slow"))
         assert np.array_equal(bare.log_mean, full.log_mean)
 
-    def test_saved_and_loaded(self, surrogate: Surrogate, tmp_path: Path) -> None:
+    def test_saved_and_loaded(self, surrogate: Predictor, tmp_path: Path) -> None:
         fitted = self.learned(surrogate)
         fitted.save(tmp_path)
         loaded = type(surrogate).load(tmp_path)
@@ -147,7 +154,7 @@ class TestContract:
         loaded.save(tmp_path / "again")
         assert {file.suffix for file in tmp_path.iterdir() if file.is_file()} <= {".json", ".ubj"}
 
-    def test_saved_with_nothing_learned(self, surrogate: Surrogate, tmp_path: Path) -> None:
+    def test_saved_with_nothing_learned(self, surrogate: Predictor, tmp_path: Path) -> None:
         fitted = self.learned(surrogate, 0)
         fitted.save(tmp_path)
         loaded = type(surrogate).load(tmp_path)
@@ -155,7 +162,7 @@ class TestContract:
             fitted.predict(candidates("slow")).log_mean
         )
 
-    def test_a_changed_sheet_is_refused(self, surrogate: Surrogate, tmp_path: Path) -> None:
+    def test_a_changed_sheet_is_refused(self, surrogate: Predictor, tmp_path: Path) -> None:
         self.learned(surrogate).save(tmp_path)
         sheet = json.loads((tmp_path / "surrogate.json").read_text())
         sheet["check"]["predictions"]["log_mean"][0] += 0.1

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mlflow.models import ModelSignature
     from mlflow.models.model import Model
 
-    from pretune.model.base import Surrogate
+    from pretune.model.base import Predictor
 
 _CODE = Path(__file__).with_name("served.py")
 OUTPUTS = {
@@ -71,14 +71,14 @@ def save_model(folder: Path, path: Path, mlflow_model: Model | None = None) -> N
         )
 
 
-def load_surrogate(folder: str | Path) -> Surrogate:
+def load_surrogate(folder: str | Path) -> Predictor:
     """The surrogate saved under ``folder``, whichever class it is of. Raises :class:`InputError`."""
     import pretune.model
 
     kind = _sheet(folder).get("kind")
     if kind not in dir(pretune.model):
         raise InputError(f"{folder}: holds a surrogate of kind {kind}, which pretune.model does not have")
-    surrogate: Surrogate = getattr(pretune.model, kind).load(folder)
+    surrogate: Predictor = getattr(pretune.model, kind).load(folder)
     return surrogate
 
 

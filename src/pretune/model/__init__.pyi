@@ -1,7 +1,8 @@
 from .base import Baseline as Baseline
 from .base import Prediction as Prediction
-from .base import Surrogate as Surrogate
+from .base import Predictor as Predictor
 from .evaluation import cross_validate as cross_validate
+from .general import Surrogate as Surrogate
 from .physics import NoPhysics as NoPhysics
 from .physics import TransformerPhysics as TransformerPhysics
 from .random import RandomSurrogate as RandomSurrogate

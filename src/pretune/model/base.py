@@ -21,9 +21,18 @@ INTERVAL = 0.90  # the share of trials that ``low`` to ``high`` is to cover
 
 
 class Baseline(ABC):
-    """What can be said of a trial before any was run. No state; every method is vectorised."""
+    """What can be said of a trial from first principles. Every method is vectorised."""
 
     name: ClassVar[str]  # what a saved surrogate finds its baseline by
+
+    @property
+    @abstractmethod
+    def constants(self) -> dict[str, float]:
+        """What :meth:`calibrated` learned, by name; all that tells one baseline of a name from another."""
+
+    @abstractmethod
+    def calibrated(self, frame: pl.DataFrame) -> Self:
+        """The same baseline with its constants learned from n >= 0 trials; this one stays as it is."""
 
     @abstractmethod
     def log_throughput(self, frame: pl.DataFrame) -> Array:
@@ -32,6 +41,11 @@ class Baseline(ABC):
     @abstractmethod
     def memory_bytes(self, frame: pl.DataFrame) -> Array:
         """(n,) predicted peak memory of the fullest device; NaN where unknown."""
+
+    @abstractmethod
+    def memory_terms(self, frame: pl.DataFrame, reported: bool = False) -> Array:
+        """(n, stages, k) its parts in bytes, by the k :data:`pretune.model.physics.memory.KINDS`; NaN where
+        unknown. The fullest stage is the peak; ``reported``: the stages that a trial's own figure covers."""
 
     @abstractmethod
     def shares(self, frame: pl.DataFrame) -> Array:
@@ -69,8 +83,11 @@ class Prediction:
         return len(self.log_mean)
 
 
-class Surrogate(ABC):
-    """Learns throughput from trials. Deterministic for a ``seed``; its parameters are scikit-learn's way."""
+class Predictor(ABC):
+    """What every surrogate offers: it learns throughput from trials.
+
+    Deterministic for a ``seed``; its parameters are scikit-learn's way.
+    """
 
     @abstractmethod
     def fit(self, frame: pl.DataFrame) -> Self:

@@ -13,6 +13,7 @@ from pretune.model.base import Array
 # What tells two configurations apart. ``dp`` and ``accumulation`` follow from the other
 # knobs and the device count, so that the same choice on more devices is still the same choice.
 CONFIGURATION = re.compile(r"^(knob\.(?!dp$|accumulation$)|model\.(?!name$)|workload\.|framework$)")
+MODEL = re.compile(r"^model\.(?!name$)")  # what tells two models apart
 # What is known before a trial runs. Names of platforms and models are identities, not properties.
 KNOWN_BEFORE = re.compile(
     r"^(knob\.|model\.(?!name$)|workload\.|platform\.(?!name$)|accelerator\.(?!name$)|peak_flops_per_s\.|"
@@ -46,13 +47,14 @@ def rows(frame: pl.DataFrame, keep: NDArray[np.bool_]) -> pl.DataFrame:
     return frame.filter(pl.Series(keep, dtype=pl.Boolean))
 
 
-def configurations(frame: pl.DataFrame) -> list[str]:
-    """n keys that are equal where workload and knobs are: repeats, and the same choice elsewhere.
+def configurations(frame: pl.DataFrame, columns: re.Pattern[str] = CONFIGURATION) -> list[str]:
+    """n keys that are equal where all ``columns`` are: by default workload and knobs, that is, repeats and
+    the same choice elsewhere.
 
     A knob that is null and a knob that is no column at all are the same.
     """
     parts = []
-    for name in sorted(filter(CONFIGURATION.match, frame.columns)):
+    for name in sorted(filter(columns.match, frame.columns)):
         column = frame[name]
         if column.dtype == pl.Null:
             continue
@@ -66,8 +68,9 @@ def configurations(frame: pl.DataFrame) -> list[str]:
 
 
 def numbered(keys: list[str]) -> NDArray[np.int64]:
-    """(n,) equal numbers for equal keys."""
-    return np.unique(np.array(keys, dtype=object), return_inverse=True)[1].astype(np.int64)
+    """(n,) equal numbers for equal keys, from 0 in the order in which they appear."""
+    seen: dict[str, int] = {}
+    return np.array([seen.setdefault(key, len(seen)) for key in keys], dtype=np.int64)
 
 
 def ran(frame: pl.DataFrame) -> NDArray[np.bool_]:

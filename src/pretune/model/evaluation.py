@@ -8,12 +8,12 @@ import numpy as np
 import polars as pl
 
 from pretune.errors import InputError
-from pretune.model.base import Array, Surrogate
+from pretune.model.base import Array, Predictor
 from pretune.model.columns import configurations, numbers, ran, text
 
 
 def cross_validate(
-    surrogate: Callable[[], Surrogate],
+    surrogate: Callable[[], Predictor],
     frame: pl.DataFrame,
     groups: list[str] | None = None,
     folds: int = 5,
@@ -42,7 +42,7 @@ def cross_validate(
     return scores(rows), rows
 
 
-def predictions(fitted: Surrogate, frame: pl.DataFrame) -> pl.DataFrame:
+def predictions(fitted: Predictor, frame: pl.DataFrame) -> pl.DataFrame:
     """One row per trial of ``frame`` that ran: measured, predicted, the interval, and the chance to run."""
     test = frame.filter(pl.Series(ran(frame), dtype=pl.Boolean))
     said = fitted.predict(test)

@@ -12,6 +12,7 @@ from scipy.special import expit, logit
 
 from pretune.model.base import Array
 from pretune.model.boosting import apply, load_booster
+from pretune.model.factors import NOISE, STATUSES
 from pretune.model.need import PHYSICS_SD
 
 if TYPE_CHECKING:
@@ -23,10 +24,7 @@ _WIDTHS = np.array([0.03, 0.08, 0.2, 0.4])  # of the edge
 _LOST = np.array([0.005, 0.03, 0.1, 0.3])  # share of trials that fail although they fit
 _UNSEEN = np.array([0.02, 0.3, 0.98])  # share of those out of memory that are not recorded as such
 _LOST_PRIOR = np.array([0.4, 0.35, 0.2, 0.05])
-# what each status says; one that was refused before it began (invalid) says nothing
-_STATUSES = {"ok": "ok", "oom": "oom", "crash": "lost", "timeout": "lost", "diverged": "spoilt"}
 _FINE = np.linspace(-4.0, 4.0, 801)
-NOISE = 0.02  # a share of outcomes that the need for memory does not explain
 PRIOR_BASE = (0.9, 2.0)  # chance, and the trials it is worth, where the need is unknown
 MIN_FAILURES = 5  # to grow trees on them
 
@@ -53,14 +51,14 @@ class MemoryEdge:
 
     def fit(self, x: Array, status: NDArray[np.object_], strength: float = 1.0) -> Self:
         """Learn from n >= 0 trials; ``strength`` below 1 discounts those of other platforms."""
-        for value in _STATUSES:
+        for value in STATUSES:
             at = x[np.isfinite(x) & (status == value)]
             counts, edges = np.histogram(np.clip(at, -4, 4), bins=_FINE)  # as fast for many rows as for few
             held = counts > 0
             if held.any():
-                chance = _outcome(_STATUSES[value], (edges[:-1] + edges[1:])[held] / 2)
+                chance = _outcome(STATUSES[value], (edges[:-1] + edges[1:])[held] / 2)
                 self.log_weight = self.log_weight + strength * np.log(chance) @ counts[held]
-        known = strength * np.isin(status, list(_STATUSES)).sum()
+        known = strength * np.isin(status, list(STATUSES)).sum()
         self.base = _updated(self.base, strength * (status == "ok").sum(), known)
         return self
 

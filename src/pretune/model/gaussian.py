@@ -14,8 +14,8 @@ from pretune.model.base import Array
 
 NOISE = 0.03  # of log throughput between two runs of one configuration
 TRUST = (0.2, 0.7)  # how far a source's deviation may be wrong in size
-SPEED = (0.1, 0.5)  # how far a component of the physics may be off, log scale
-REST = (0.03, 0.1, 0.3)  # what neither sources nor components explain
+SPEED = (0.3, 1.0)  # how far constants of the physics differ, in units of what is thinkable of them
+REST = (0.03, 0.1, 0.3, 1.0)  # what neither sources nor components explain
 SCALES = np.array(list(itertools.product(TRUST, SPEED, REST)))  # (g, 3)
 NEGLIGIBLE = 0.02
 

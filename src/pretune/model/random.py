@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 from sklearn.base import BaseEstimator
 
-from pretune.model.base import Prediction, Surrogate
+from pretune.model.base import Prediction, Predictor
 from pretune.model.columns import configurations, numbers, ran
 from pretune.model.saving import read_sheet, rows_frame, verify, write_sheet
 
 
-class RandomSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-learn has no types
+class RandomSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn has no types
     """Ranks configurations at random, the same way each time for a ``seed``.
 
     What any method must beat, and what tests use where a surrogate is needed that has learned nothing.

@@ -11,12 +11,13 @@ import numpy as np
 import polars as pl
 
 from pretune.errors import InputError
-from pretune.model.base import Prediction, Surrogate
+from pretune.model.base import Prediction, Predictor
 from pretune.model.columns import KNOWN_BEFORE
 
-FORMAT = 1
+FORMAT = 2
 SHEET = "surrogate.json"
 CHECK_ROWS = 5
+ORIGIN = ("platform.name", "accelerator.name")  # identities that are no features, and tell newcomers
 TOLERANCE = 1e-4  # boosters sum 32-bit floats, whose order may differ between machines
 
 
@@ -34,10 +35,10 @@ def rows_frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def write_sheet(surrogate: Surrogate, folder: Path, state: dict[str, Any], rows: pl.DataFrame) -> None:
+def write_sheet(surrogate: Predictor, folder: Path, state: dict[str, Any], rows: pl.DataFrame) -> None:
     """Write ``surrogate.json``: what was learned, with versions and predictions of a few ``rows``."""
     rows = rows.head(CHECK_ROWS)
-    check = {"rows": known_columns(rows, "platform.name"), "predictions": _figures(surrogate.predict(rows))}
+    check = {"rows": known_columns(rows, *ORIGIN), "predictions": _figures(surrogate.predict(rows))}
     sheet = {
         "format": FORMAT,
         "kind": type(surrogate).__name__,
@@ -62,7 +63,7 @@ def read_sheet(kind: str, folder: Path) -> dict[str, Any]:
     return sheet
 
 
-def verify(surrogate: Surrogate, folder: Path, sheet: dict[str, Any]) -> None:
+def verify(surrogate: Predictor, folder: Path, sheet: dict[str, Any]) -> None:
     """Raises :class:`InputError` when the check rows are not predicted as they were before saving."""
     if not sheet["check"]["rows"]:
         return

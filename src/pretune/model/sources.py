@@ -10,15 +10,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pretune.model.base import Array, Baseline
-from pretune.model.boosting import ResidualTrees
-from pretune.model.columns import configurations, rows, words
+from pretune.model.columns import configurations, numbered, rows, words
+from pretune.model.expert import Expert
 from pretune.model.features import Encoder
 from pretune.model.physics.setup import read_setup
 from pretune.model.surrogate import prior_sd, residuals
 
 MIN_TRIALS = 3  # of a platform, to make an expert of it
 ALIKE = 1.5  # log distance between platforms at which a source's weight has fallen to 0.6
-TRUST_MEASURED = 0.8  # of a source's own measurement against its smoothed prediction
 POOLED, PHYSICS = "(all sources)", "(physics)"
 POOLED_SHARE, PHYSICS_SHARE = 0.45, 0.1  # of the weight, before any trial
 _COMPARED = ("matmul_flops_per_s", "memory_bytes_per_s", "intra_bytes_per_s", "inter_bytes_per_s", "devices")
@@ -51,7 +50,8 @@ class Sources:
         """n >= 0 trials of platforms that are not the target."""
         self.frame, self.residual = residuals(frame, self.baseline)
         self.encoder = Encoder(self.baseline).fit(self.frame)
-        self.matrix = self.encoder.matrix(self.frame)
+        self.matrix, self.points = self.encoder.matrix(self.frame), self.encoder.points(self.frame)
+        self.keys = np.array(configurations(self.frame), dtype=object)
         self.platform = words(self.frame, "platform.name")
         self.platforms, self.counts, levels, positions = [], [], [], []
         for name in sorted(set(self.platform)):
@@ -68,20 +68,18 @@ class Sources:
         return self
 
     def _pool(self) -> None:
-        if len(self.platforms) > 1:
-            of = np.isin(self.platform, self.platforms)
-            level = dict(zip(self.platforms, self.levels - np.median(self.levels), strict=True))
-            shift = np.array([level.get(name, 0.0) for name in self.platform[of]])
-            # without physics nothing says why one platform is faster than another
-            self.experts[POOLED] = self._expert(of, shift if self.baseline.name == "none" else 0.0)
+        # without physics nothing says why platforms differ: the sharpest of them would speak for all
+        if len(self.platforms) > 1 and self.baseline.name != "none":
+            self.experts[POOLED] = self._expert(np.isin(self.platform, self.platforms))
 
-    def _expert(self, of: NDArray[np.bool_], shift: Array | float = 0.0) -> ResidualTrees:
-        trees = ResidualTrees(80, 4, 0.12, prior_sd(self.baseline), self.seed, n_jobs=1)
-        return trees.fit(self.matrix[of], self.residual[of] - shift)
+    def _expert(self, of: NDArray[np.bool_]) -> Expert:
+        expert = Expert(prior_sd(self.baseline), self.seed)
+        groups = numbered(self.keys[of].tolist())
+        return expert.fit(self.matrix[of], self.points[of], self.residual[of], groups)
 
     def _measured(self, of: NDArray[np.bool_]) -> dict[str, float]:
         """Configuration -> residual, the median of its repeats."""
-        table = pl.DataFrame({"key": configurations(rows(self.frame, of)), "value": self.residual[of]})
+        table = pl.DataFrame({"key": self.keys[of].tolist(), "value": self.residual[of]})
         medians = table.group_by("key", maintain_order=True).agg(pl.col("value").median())
         return dict(zip(medians["key"], medians["value"], strict=True))
 
@@ -93,6 +91,8 @@ class Sources:
             "encoder": self.encoder,
             "frame": self.frame,
             "matrix": self.matrix,
+            "points": self.points,
+            "keys": self.keys,
             "platform": self.platform,
             "residual": self.residual,
             "platforms": [self.platforms[i] for i in kept],
@@ -114,14 +114,16 @@ class Sources:
 
         ``x`` (n, f): the frame in the sources' encoding.
         """
+        points = self.encoder.points(frame)
         level = np.full(len(frame), np.median(self.levels) if self.platforms else 0.0)
-        said = np.column_stack([*(e.predict(x) for e in self.experts.values()), level])
+        said = np.column_stack([*(e.predict(x, points) for e in self.experts.values()), level])
         if not self.platforms:
             return said
         keys = configurations(frame)
         tables = [self.measured[name] for name in self.platforms]
+        trust = np.array([self.experts[name].trust for name in self.platforms])
         found = np.array([[table.get(key, np.nan) for key in keys] for table in tables]).T
-        surprise = np.nan_to_num(TRUST_MEASURED * (found - said[:, : len(self.platforms)]))
+        surprise = np.nan_to_num(trust * (found - said[:, : len(self.platforms)]))
         said[:, : len(self.platforms)] += surprise
         if POOLED in self.experts:
             # what surprised where it was measured will surprise again
@@ -154,6 +156,12 @@ class Sources:
         count = len(self.levels)
         return float(np.sqrt((count * spread + prior**2) / (count + 1)))
 
+    def leaves(self, x: Array, trees: int) -> NDArray[np.int32]:
+        """(n, at most ``trees``) leaves that rows fall into: of all sources together, else of each."""
+        asked = [self.experts[POOLED]] if POOLED in self.experts else list(self.experts.values())
+        parts = [expert.trees.leaves(x, max(trees // len(asked), 1)) for expert in asked]
+        return np.hstack(parts) if parts else np.zeros((len(x), 0), np.int32)
+
     # -- keeping --------------------------------------------------------------------
     def save(self, folder: Path) -> dict[str, Any]:
         return {
@@ -175,6 +183,6 @@ class Sources:
         sources.positions = np.array(state["positions"], dtype=np.float64)
         sources.measured = state["measured"]
         sources.encoder = Encoder.restore(state["encoder"], baseline)
-        restored = [ResidualTrees.restore(folder, each) for each in state["experts"]]
+        restored = [Expert.restore(folder, each) for each in state["experts"]]
         sources.experts = dict(zip(state["names"], restored, strict=True))
         return sources

@@ -11,20 +11,23 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from pretune.errors import InputError
-from pretune.model.base import Array, Baseline, Prediction, Surrogate
+from pretune.model.base import Array, Baseline, Prediction, Predictor
 from pretune.model.columns import rows, words
 from pretune.model.feasibility import Feasibility
 from pretune.model.features import Encoder
 from pretune.model.gaussian import SCALES, Process, Terms, near_kernel
 from pretune.model.need import PEAKS, MemoryNeed
-from pretune.model.physics import BASELINES, TransformerPhysics
+from pretune.model.outcomes import Outcomes
+from pretune.model.physics import TransformerPhysics
 from pretune.model.saving import known_columns, read_sheet, rows_frame, verify, write_sheet
-from pretune.model.sources import POOLED, Sources, platform_position
+from pretune.model.sources import Sources, platform_position
 from pretune.model.surrogate import (
+    baseline_state,
     conformal_quantile,
     norm_reach,
     prior_sd,
     residuals,
+    restored_baseline,
 )
 
 LEARNED_FROM = ("platform.name", "status", "tokens_per_s_per_device", *PEAKS)  # of the target's trials
@@ -40,7 +43,7 @@ BEYOND_SD = 0.15  # of log throughput, per unit of distance outside of all that 
 SAME = 0.4  # distance at which an outcome of one configuration says little of another's
 
 
-class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scikit-learn has no types
+class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn has no types
     """Predicts the platform ``target`` from any number of other platforms and 0 to n trials of its own.
 
     log throughput = physics + weighted experts of the sources + a Gaussian process, with a level, on
@@ -68,7 +71,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         others = _stated(rows(frame, ~own))
         baseline = TransformerPhysics() if self.baseline is None else self.baseline
         if not self._learned(others, baseline):
-            self.baseline_ = baseline
+            self.baseline_ = baseline.calibrated(others)
             self._fit_sources(others)
             self._fitted_on = others
         self.encoder_ = Encoder(self.baseline_).fit(frame)
@@ -90,6 +93,11 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
             self.sources_.encoder.stated(x),
             strength=min(1.0, SOURCE_EVIDENCE / max(len(others), 1)),
         )
+        given = self.source_feasibility_.predict(
+            self.source_need_.over_capacity(others, x), self.sources_.encoder.stated(x)
+        )
+        # what fits in memory is the physics' to carry over; without it, most of what fails fails everywhere
+        self.outcomes_ = Outcomes(0.5 if self.baseline_.name == "none" else 0.0).fit(others, given)
         self._play()
 
     def _play(self) -> None:
@@ -170,7 +178,7 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         """By memory need and the sources' failures; then by what became of the target's nearest trials."""
         stated = self.sources_.encoder.stated(x)
         need = self.need_.over_capacity(frame, x)
-        chance = self.feasibility_.predict(need, stated)
+        chance = self.outcomes_.correct(frame, self.feasibility_.predict(need, stated))
         if not len(self.trials_):
             return chance
         near = near_kernel(self.encoder_.points(self.trials_), self.encoder_.points(frame), SAME)
@@ -183,11 +191,12 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
         state: dict[str, Any] = {
             "target": self.target,
             "seed": self.seed,
-            "baseline": self.baseline_.name,
+            "baseline": baseline_state(self.baseline_),
             "encoder": self.encoder_.state(),
             "sources": self.sources_.save(folder),
             "need": self.source_need_.save(folder),
             "feasibility": self.source_feasibility_.save(folder),
+            "outcomes": self.outcomes_.state(),
             "log_prior": self.log_prior_.tolist(),
             "reach": self.reach_,
             "trials": known_columns(self.trials_, *LEARNED_FROM),
@@ -198,13 +207,14 @@ class TransferSurrogate(BaseEstimator, Surrogate):  # type: ignore[misc]  # scik
     def load(cls, folder: str | Path) -> Self:
         folder = Path(folder)
         sheet = read_sheet(cls.__name__, folder)
-        baseline = BASELINES[sheet["baseline"]]()
+        baseline = restored_baseline(sheet["baseline"])
         model = cls(sheet["target"], baseline, sheet["seed"])
         model.baseline_ = baseline
         model.encoder_ = Encoder.restore(sheet["encoder"], baseline)
         model.sources_ = Sources.restore(folder, sheet["sources"], baseline, sheet["seed"])
         model.source_need_ = MemoryNeed.restore(folder, sheet["need"], baseline)
         model.source_feasibility_ = Feasibility.restore(folder, sheet["feasibility"])
+        model.outcomes_ = Outcomes.restore(sheet["outcomes"])
         model.log_prior_, model.reach_ = np.array(sheet["log_prior"]), sheet["reach"]
         model._condition(rows_frame(sheet["trials"]))
         model.check_rows_ = rows_frame(sheet["check"]["rows"])
@@ -244,8 +254,7 @@ def terms_of(
     frame: pl.DataFrame, x: Array, said: Array, weight: Array, sources: Sources, encoder: Encoder
 ) -> Terms:
     """The rows as the process sees them; ``x`` (n, f) and ``said`` (n, s) as in :meth:`Sources.predict`."""
-    expert = sources.experts.get(POOLED) or next(iter(sources.experts.values()), None)
-    leaves = np.zeros((len(frame), 0), np.int32) if expert is None else expert.leaves(x, LEAF_TREES)
+    leaves = sources.leaves(x, LEAF_TREES)
     shares = sources.baseline.shares(frame)
     return Terms(said, shares, encoder.points(frame), leaves).reweighted(said, weight)
 

@@ -15,7 +15,7 @@ from pretune.datasets.trial import Trial
 from pretune.errors import InputError
 from pretune.mlflow_config.base import Tracker
 from pretune.model import BoostedTrees, cross_validate
-from pretune.model.base import Surrogate
+from pretune.model.base import Predictor
 from pretune.model.evaluation import scores
 from pretune.model.plots import parity_plot, residual_plot
 from pretune.tuner.runner import read_predicted
@@ -53,7 +53,7 @@ def _cross_validated(
 
 
 def track_session_surrogate(
-    surrogate: Surrogate, trials: list[Trial], runs: Path, out: Path, tracker: Tracker
+    surrogate: Predictor, trials: list[Trial], runs: Path, out: Path, tracker: Tracker
 ) -> None:
     """Save what a session learned under ``out``, and tell the tracker how well it foretold the trials.
 

@@ -17,11 +17,16 @@ STAGE0_BUCKET = 5e8  # elements that ZeRO-0 reduces at a time, whatever the knob
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one step moves on one rank: ring bytes on the wire, messages, and seconds (n,)."""
+    """What one step moves on one rank: ring bytes, messages, and seconds on the wire and of latency (n,)."""
 
     bytes: Array
     messages: Array
-    seconds: Array
+    wire_s: Array
+    latency_s: Array
+
+    @property
+    def seconds(self) -> Array:
+        return self.wire_s + self.latency_s
 
 
 def group_bandwidth(setup: Setup, size: Array, stride: Array) -> Array:
@@ -46,8 +51,8 @@ def ring(size: Array) -> Array:
 
 def _traffic(setup: Setup, size: Array, stride: Array, moved: Array, messages: Array) -> Traffic:
     messages = np.where(size > 1, messages, 0.0)
-    latency = messages * setup.latency_s
-    return Traffic(moved, messages, moved / group_bandwidth(setup, size, stride) + latency)
+    wire_s = moved / group_bandwidth(setup, size, stride)
+    return Traffic(moved, messages, wire_s, messages * setup.latency_s)
 
 
 def persistent_parameters(setup: Setup) -> tuple[Array, Array]:
@@ -147,7 +152,7 @@ def expert_parallel(setup: Setup) -> Traffic:
     return _traffic(setup, setup.ep, setup.tp * setup.cp, moved, calls)
 
 
-def exposed_s(setup: Setup, traffic: Traffic, cover_s: Array) -> Array:
-    """(n,) seconds of ``traffic`` that compute of ``cover_s`` seconds does not hide."""
-    hidden = np.where(setup.overlap, np.minimum(HIDDEN * traffic.seconds, cover_s), 0.0)
-    return traffic.seconds - hidden
+def exposed_s(setup: Setup, wire_s: Array, cover_s: Array) -> Array:
+    """(n,) seconds of ``wire_s`` that compute of ``cover_s`` seconds does not hide."""
+    hidden = np.where(setup.overlap, np.minimum(HIDDEN * wire_s, cover_s), 0.0)
+    return wire_s - hidden

@@ -1,6 +1,8 @@
-"""Peak memory of the fullest rank: states, activations, logits, buffers, context."""
+"""Peak memory of the fullest rank: states, activations, logits, buffers, context, by pipeline stage."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +13,36 @@ from pretune.model.physics.setup import Flags, Setup
 # buffers, workspaces; CPU: the collectives' buffers, since its memory is counted after the imports.
 CONTEXT_BYTES = (2.0e9, 4e7)
 FRAGMENTATION = 1.05  # assumed: reserved over allocated
+# 16-bit logits, their fp32 copy, its exponentials, and a gradient in fp32 and 16 bits; in fp32 three of these
+LOGIT_BYTES = (16.0, 12.0)
+STATED_SD = 0.45  # of the log of a factor: how far off what is counted may be
+GUESSED_SD = 1.0  # ... where it is also open whether it is there at all
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Bytes that share a factor over what is counted here: its usual value, and the sd of its log."""
+
+    usual: float = 1.0
+    sd: float = STATED_SD
+
+
+KINDS = {
+    "weights": Kind(),  # and gradients
+    "optimizer": Kind(),
+    # the optimizer where nobody says whether it is sharded: one of the two, as if it were either
+    "optimizer_if_whole": Kind(0.5, GUESSED_SD),
+    "optimizer_if_sharded": Kind(0.5, GUESSED_SD),
+    "activations_whole": Kind(),  # not split over tensor-parallel ranks: norms, dropouts, their inputs
+    "activations_split": Kind(),
+    "checkpoints": Kind(),
+    "scores": Kind(),
+    "logits": Kind(),
+    # what gathering the split logits for the loss adds, where nobody says that the loss works on the parts
+    "logits_if_gathered": Kind(0.2, GUESSED_SD),
+    "buffers": Kind(),
+    "context": Kind(),
+}
 
 
 def layer_parameters(setup: Setup) -> Array:
@@ -22,34 +54,82 @@ def layer_parameters(setup: Setup) -> Array:
 
 
 def rank_parameters(setup: Setup) -> Array:
-    """(n,) weights of the first pipeline stage on one rank, before ZeRO shards them."""
+    """(n,) weights of a pipeline stage that has an embedding, on one rank, before ZeRO shards them."""
+    return _parameters(setup, setup.layers / setup.pp)
+
+
+def _parameters(setup: Setup, layers: Array) -> Array:
     tables = np.where(setup.pp > 1, 1.0, setup.embeddings) * setup.vocabulary * setup.hidden
-    return (setup.layers / setup.pp * layer_parameters(setup) + tables) / setup.tp
+    return (layers * layer_parameters(setup) + tables) / setup.tp
 
 
-def states_bytes(setup: Setup) -> Array:
-    """(n,) weights, gradients and optimizer states.
+def stage_layers(setup: Setup) -> tuple[Array, Array]:
+    """(n,) each: layers of the first and of the last pipeline stage.
+
+    nanotron shares out the weights of layers and output projection, and a stage ends with the block
+    that exceeds its share (nanotron, models/base.py, build_model).
+    """
+    even = np.ceil(setup.layers / setup.pp)
+    share = (setup.layers + setup.vocabulary * setup.hidden / layer_parameters(setup)) / setup.pp
+    first = np.minimum(np.floor(share) + 1, setup.layers)
+    last = np.maximum(setup.layers - np.floor(share * (setup.pp - 1)) - 1, 0.0)
+    balanced = setup.nanotron & (setup.pp > 1)
+    return np.where(balanced, first, even), np.where(balanced, last, even)
+
+
+def _held_batches(setup: Setup) -> tuple[Array, Array]:
+    """(n,) each: micro batches whose activations the first and the last stage hold.
+
+    1F1B: min(p, m) on the first; interleaving 1 + (p - 1) / (p v) times as many (Korthikanti et al. 2022,
+    section 4.2.3). On the last one, and all but one of v chunks p times (Narayanan et al. 2021,
+    arXiv:2104.04473, section 2.2).
+    """
+    interleaving = np.where(setup.vp > 1, 1 + (setup.pp - 1) / (setup.pp * setup.vp), 1.0)
+    last = np.minimum(setup.accumulation, (setup.pp * (setup.vp - 1) + 1) / setup.vp)
+    return np.minimum(setup.pp, setup.accumulation) * interleaving, last
+
+
+def _states(setup: Setup, layers: Array) -> tuple[Array, Array]:
+    """(n,) bytes of weights and gradients, and of the optimizer before it is sharded.
 
     Mixed precision: 2 + 2 + 12 bytes a weight (Adam); ZeRO-1 shards the 12, ZeRO-2 also the
     gradients, ZeRO-3 also the weights (Rajbhandari et al. 2020, arXiv:1910.02054, sections 3.1
-    and 5). In fp32 there is no master copy: 4 + 4 + 8, except under DeepSpeed's ZeRO, which clones its
+    and 5). Megatron-LM and nanotron add up gradients in fp32: 4 in place of 2 (Megatron-LM,
+    docs of the distributed optimizer; nanotron, optim/gradient_accumulator.py). In fp32 there
+    is no master copy: 4 + 4 + 8, except under DeepSpeed's ZeRO, which clones its
     partition of the weights in any precision, and copies its gradients to fp32 for the step (DeepSpeed
     0.19.8, stage_1_and_2.py and stage3.py). ZeRO-3 gathers up to max_live_parameters.
     """
-    weights = rank_parameters(setup)
+    weights = _parameters(setup, layers)
     partitioned = setup.deepspeed & (setup.zero >= 1)
     master = np.where(partitioned, 8.0, np.where(setup.element < 4, 4.0, 0.0))
-    held = np.where(setup.offload & ~setup.host, 0.0, master + 4 * setup.optimizer_states)
-    optimizer = weights * held / _shards(setup, 1)
-    gradients = weights * setup.element / _shards(setup, 2)
+    optimizer = np.where(setup.offload & ~setup.host, 0.0, master + 4 * setup.optimizer_states)
+    gradients = weights * np.where(setup.megatron, 4.0, setup.element) / _shards(setup, 2)
     live = np.minimum(weights, setup.live_parameters + 2 * layer_parameters(setup) / setup.tp)
     gathered = np.where(setup.zero >= 3, np.where(setup.deepspeed, live, weights / setup.layers), 0.0)
     others = 1 - 1 / _shards(setup, 3)  # what is gathered replaces one's own shard
-    return optimizer + gradients + setup.element * (weights / _shards(setup, 3) + gathered * others)
+    held = gradients + setup.element * (weights / _shards(setup, 3) + gathered * others)
+    return held, weights * optimizer
+
+
+def states_bytes(setup: Setup) -> Array:
+    """(n,) weights, gradients and optimizer states of the first stage, sharded as is stated."""
+    held, optimizer = _states(setup, stage_layers(setup)[0])
+    return held + optimizer / _shards(setup, 1)
 
 
 def _shards(setup: Setup, stage: int) -> Array:
     return np.where(setup.zero >= stage, setup.dp, 1.0)
+
+
+def _layer(setup: Setup) -> tuple[Array, Array, Array]:
+    """(n,) bytes of one layer and micro batch that tensor parallelism leaves whole, splits, and of scores."""
+    unit = setup.tokens * setup.hidden * setup.element / 2
+    ratio = setup.experts_per_token * setup.ffn / setup.hidden
+    split = 8 + np.where(setup.mlp_matrices > 2, 6.0, 4.0) * ratio
+    scores = 5 * setup.heads * setup.sequence / setup.hidden
+    whole = np.where(setup.sequence_parallel, 10.0 / setup.tp, 10.0)
+    return unit * whole, unit * split / setup.tp, unit * scores / setup.tp
 
 
 def layer_activation_bytes(setup: Setup, keep_attention: Flags) -> Array:
@@ -59,49 +139,78 @@ def layer_activation_bytes(setup: Setup, keep_attention: Flags) -> Array:
     (with sequence parallelism), the last term only where attention keeps its scores. Their
     counts are in 16-bit elements; the MLP's 19 s b h is theirs at ffn = 4 h, scaled by ffn / h here.
     """
-    unit = setup.tokens * setup.hidden * setup.element / 2
-    ratio = setup.experts_per_token * setup.ffn / setup.hidden
-    split = 8 + np.where(setup.mlp_matrices > 2, 6.0, 4.0) * ratio
-    whole = 10.0
-    scores = 5 * setup.heads * setup.sequence / setup.hidden * keep_attention
-    shared = np.where(setup.sequence_parallel, whole / setup.tp, whole)
-    return unit * (shared + (split + scores) / setup.tp)
+    whole, split, scores = _layer(setup)
+    return whole + split + scores * keep_attention
+
+
+def _activations(setup: Setup, held: Array) -> dict[str, Array]:
+    """Kind -> (n,) bytes, where ``held`` (n,) layers' worth of micro batches are kept.
+
+    Selective recomputation drops the scores (Korthikanti et al. 2022, eq. 6); full keeps a
+    layer's input, 2 s b h, and one layer at work (their section 5).
+    """
+    whole, split, scores = _layer(setup)
+    inputs = setup.tokens * setup.hidden * setup.element
+    inputs = np.where(setup.sequence_parallel, inputs / setup.tp, inputs)
+    full = setup.full_checkpointing
+    kept = np.where(full, 1.0, held)
+    dropped = setup.fused_attention | (setup.selective_checkpointing & ~full)
+    return {
+        "activations_whole": kept * whole,
+        "activations_split": kept * split,
+        "checkpoints": np.where(full, held * inputs, 0.0),
+        "scores": np.where(dropped, 0.0, kept * scores),
+    }
 
 
 def activation_bytes(setup: Setup) -> Array:
-    """(n,) activations at their peak on the first pipeline stage.
-
-    Selective recomputation drops the scores (Korthikanti et al. 2022, eq. 6); full keeps a
-    layer's input, 2 s b h, and one layer at work (their section 5). 1F1B holds min(p, m) micro batches,
-    interleaving 1 + (p - 1) / (p v) times as many (their section 4.2.3).
-    """
-    keep = ~(setup.fused_attention | setup.selective_checkpointing)
-    layer = layer_activation_bytes(setup, keep)
-    at_work = layer_activation_bytes(setup, ~setup.fused_attention)
-    inputs = setup.tokens * setup.hidden * setup.element
-    inputs = np.where(setup.sequence_parallel, inputs / setup.tp, inputs)
-    interleaving = np.where(setup.vp > 1, 1 + (setup.pp - 1) / (setup.pp * setup.vp), 1.0)
-    held = setup.layers / setup.pp * np.minimum(setup.pp, setup.accumulation) * interleaving
-    return held * np.where(setup.full_checkpointing, inputs, layer) + np.where(
-        setup.full_checkpointing, at_work, 0.0
-    )
+    """(n,) activations at their peak on the first pipeline stage."""
+    held = stage_layers(setup)[0] * _held_batches(setup)[0]
+    return sum(_activations(setup, held).values(), np.zeros_like(held))
 
 
-def logits_bytes(setup: Setup) -> Array:
-    """(n,) logits of one micro batch, their fp32 copy and its gradient, on a stage that has them."""
-    size = setup.tokens * setup.vocabulary / setup.tp * (setup.element + 8)
-    return np.where(setup.pp > 1, 0.0, size)
-
-
-def bucket_bytes(setup: Setup) -> Array:
+def _buffers(setup: Setup) -> Array:
     """(n,) DeepSpeed's buffer of gradients to reduce: its size counts elements, and overlap doubles it
     (DeepSpeed configuration reference, zero_optimization). Weights are gathered in place."""
     reduce = np.minimum(setup.reduce_bucket, rank_parameters(setup)) * (1.0 + setup.overlap)
     return np.where(setup.deepspeed & (setup.zero >= 1), setup.gradient_element * reduce, 0.0)
 
 
-def peak_bytes(setup: Setup) -> Array:
-    """(n,) all of it."""
-    tensors = states_bytes(setup) + activation_bytes(setup) + logits_bytes(setup) + bucket_bytes(setup)
+def terms(setup: Setup, reported: bool = False) -> Array:
+    """(n, 2, k) bytes on the first and the last pipeline stage, by :data:`KINDS`; NaN for unknown models.
+
+    The peak is the fuller stage's sum. With ``reported``, the stages that the framework's own
+    figure covers: nanotron's is the first one's.
+    """
+    layers, batches = stage_layers(setup), _held_batches(setup)
+    stages = [_stage(setup, layers[0], batches[0], setup.pp <= 1), _stage(setup, layers[1], batches[1], True)]
+    found = np.stack([np.column_stack([stage[kind] for kind in KINDS]) for stage in stages], axis=1)
+    if reported:
+        found[:, 1] = np.where(setup.nanotron[:, None], found[:, 0], found[:, 1])
+    return found
+
+
+def _stage(setup: Setup, layers: Array, batches: Array, output: Flags | bool) -> dict[str, Array]:
+    """Kind -> (n,) bytes; ``output``: whether the stage computes the logits."""
+    held, optimizer = _states(setup, layers)
+    logit = np.where(setup.element < 4, *LOGIT_BYTES)
+    logits = np.where(output, setup.tokens * setup.vocabulary * logit, 0.0)
+    unsure = ~setup.sharding_stated
+    tensors = {
+        "weights": held,
+        "optimizer": np.where(unsure, 0.0, optimizer / _shards(setup, 1)),
+        "optimizer_if_whole": np.where(unsure, optimizer, 0.0),
+        "optimizer_if_sharded": np.where(unsure, optimizer / setup.dp, 0.0),
+        **_activations(setup, layers * batches),
+        "logits": logits / setup.tp,
+        "logits_if_gathered": np.where(setup.megatron | (setup.tp <= 1), 0.0, logits),
+        "buffers": _buffers(setup),
+    }
     context = np.where(setup.host, CONTEXT_BYTES[1], CONTEXT_BYTES[0])
-    return FRAGMENTATION * tensors + context
+    return {kind: FRAGMENTATION * size for kind, size in tensors.items()} | {"context": context}
+
+
+def peak_bytes(setup: Setup) -> Array:
+    """(n,) all of it, each kind by its usual factor."""
+    usual = np.array([kind.usual for kind in KINDS.values()])
+    return np.asarray((terms(setup) @ usual).max(axis=1))

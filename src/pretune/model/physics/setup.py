@@ -18,6 +18,10 @@ from pretune.model.columns import numbers, text
 Flags = NDArray[np.bool_]
 
 BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 2.0}  # fp8 keeps 16-bit weights
+A100_FLOPS_PER_S = 312e12  # NVIDIA A100 data sheet, bf16
+# assumed: share of a vendor's link bandwidth that a collective reaches; all-reduce on an A100 moves some 235
+# of 300 GB/s inside a node (NCCL tests), and nearly what a network card has between nodes
+INSIDE_SHARE, BETWEEN_SHARE = 0.78, 0.9
 SUSTAINED = 0.75  # assumed: share of the vendor's dense peak that large matrix products reach
 BUCKET_ELEMENTS = 5e8  # DeepSpeed's default reduce_bucket_size
 PREFETCH_ELEMENTS = 5e7  # ... stage3_prefetch_bucket_size
@@ -66,6 +70,7 @@ class Setup:
     full_checkpointing: Flags
     selective_checkpointing: Flags
     fused_attention: Flags
+    attention_stated: Flags
     compiled: Flags
     overlap: Flags
     offload: Flags
@@ -78,8 +83,14 @@ class Setup:
     prefetch_bucket: Array
     persistence: Array
     live_parameters: Array
+    sharding_stated: Flags  # whether the optimizer is sharded is known, not assumed
+    megatron: Flags  # of Megatron-LM's kind: gradients add up in fp32, the loss is computed on split logits
+    nanotron: Flags  # gives the pipeline's last stage fewer layers, and reports the first one's memory
     optimizer_states: Array  # fp32 moments per weight: two of Adam, none of plain SGD
     matmul_flops_per_s: Array
+    attention_flops_per_s: Array  # and of logits: 16-bit where the layers' products are 8-bit
+    eight_bit: Flags
+    log_peak: Array  # of a vendor's 16-bit peak over an A100's; 0 where a probe measured the rate
     memory_bytes_per_s: Array
     memory_bytes: Array
     intra_bytes_per_s: Array
@@ -100,6 +111,7 @@ def read_setup(frame: pl.DataFrame) -> Setup:
         **_layout(frame),
         **_choices(frame),
         **_wire(frame, host),
+        **_family(frame),
         **_rates(frame, host),
     }
     return Setup(host=host, **fields)
@@ -164,15 +176,37 @@ def _choices(frame: pl.DataFrame) -> dict[str, Array | Flags]:
     attention = text(frame, "knob.attention").str.to_lowercase()
     return {
         "zero": numbers(frame, "knob.zero_stage", 0.0),
-        "sequence_parallel": numbers(frame, "knob.sequence_parallel", 0.0) > 0,
+        "sequence_parallel": _sequence_parallel(frame),
         "full_checkpointing": _is(frame, "knob.activation_checkpointing", "full"),
         "selective_checkpointing": _is(frame, "knob.activation_checkpointing", "selective"),
-        "fused_attention": ~attention.str.contains(r"eager|\btorch\b|naive|math").to_numpy(),
+        "fused_attention": ~attention.str.contains(r"eager|\btorch\b|naive|math|softmax").to_numpy(),
+        "attention_stated": (attention != "").to_numpy(),
         "compiled": numbers(frame, "knob.compile", 0.0) > 0,
         "offload": _is(frame, "knob.offload_optimizer", "cpu"),
         "element": _bytes(_precision(frame)),
         "optimizer_states": np.where(_is(frame, "workload.optimizer", "sgd"), 0.0, 2.0),
     }
+
+
+def _family(frame: pl.DataFrame) -> dict[str, Array | Flags]:
+    """What is known of a framework by its name."""
+    name = text(frame, "framework").str.to_lowercase()
+    default_is_known = name.str.contains(r"^deepspeed|^torch_ddp").to_numpy()
+    return {
+        "sharding_stated": np.isfinite(numbers(frame, "knob.zero_stage")) | default_is_known,
+        "megatron": name.str.contains(r"megatron|nemo|nanotron").to_numpy(),
+        "nanotron": _nanotron(frame),
+    }
+
+
+def _nanotron(frame: pl.DataFrame) -> Flags:
+    return text(frame, "framework").str.starts_with("nanotron").to_numpy()
+
+
+def _sequence_parallel(frame: pl.DataFrame) -> Flags:
+    """Where it is not stated, nanotron splits sequences (tp_mode REDUCE_SCATTER), others do not."""
+    stated = numbers(frame, "knob.sequence_parallel")
+    return np.where(np.isfinite(stated), stated > 0, _nanotron(frame))
 
 
 def _wire(frame: pl.DataFrame, host: Flags) -> dict[str, Array | Flags]:
@@ -215,13 +249,22 @@ def _rates(frame: pl.DataFrame, host: Flags) -> dict[str, Array]:
     local = _positive(frame, "platform.devices_per_node", 1.0)
     one_node = _positive(frame, "platform.nodes", 1.0) <= 1
     bus = _positive(frame, "fingerprint.allreduce_busbw_bytes_per_s", np.nan)
-    intra = _positive(frame, "intra_node.bandwidth_bytes_per_s", assumed(INTRA_BYTES_PER_S))
-    inter = _positive(frame, "inter_node.bandwidth_bytes_per_s", assumed(INTER_BYTES_PER_S))
+    inside = np.where(host, 1.0, INSIDE_SHARE) * numbers(frame, "intra_node.bandwidth_bytes_per_s")
+    between = np.where(host, 1.0, BETWEEN_SHARE) * numbers(frame, "inter_node.bandwidth_bytes_per_s")
+    intra = np.where(inside > 0, inside, assumed(INTRA_BYTES_PER_S))
+    inter = np.where(between > 0, between, assumed(INTER_BYTES_PER_S))
     link = np.where(one_node, numbers(frame, "intra_node.latency_s"), numbers(frame, "inter_node.latency_s"))
     latency = _positive(frame, "fingerprint.allreduce_latency_s", link)
     memory = _positive(frame, "accelerator.memory_bandwidth_bytes_per_s", assumed(MEMORY_BYTES_PER_S))
+    precision = _precision(frame)
+    wide = precision.replace("fp8", "bf16")
+    probed = _positive(frame, "fingerprint.matmul_bf16_flops_per_s", np.nan)
+    peak = np.where(probed > 0, A100_FLOPS_PER_S, _positive(frame, "peak_flops_per_s.bf16", A100_FLOPS_PER_S))
     return {
-        "matmul_flops_per_s": _matmul(frame, assumed(MATMUL_FLOPS_PER_S)),
+        "matmul_flops_per_s": _matmul(frame, precision, assumed(MATMUL_FLOPS_PER_S)),
+        "attention_flops_per_s": _matmul(frame, wide, assumed(MATMUL_FLOPS_PER_S)),
+        "eight_bit": (precision == "fp8").to_numpy(),
+        "log_peak": np.where(host, 0.0, np.log(peak / A100_FLOPS_PER_S)),
         "memory_bytes_per_s": _positive(frame, "fingerprint.copy_bytes_per_s", memory),
         "memory_bytes": _positive(frame, "accelerator.memory_bytes", np.nan),
         "intra_bytes_per_s": np.where(one_node & (bus > 0), bus, intra),
@@ -231,9 +274,8 @@ def _rates(frame: pl.DataFrame, host: Flags) -> dict[str, Array]:
     }
 
 
-def _matmul(frame: pl.DataFrame, assumed: Array) -> Array:
-    """Matrix FLOP/s at the row's precision: probed, else the sustained share of the vendor's peak."""
-    precision = _precision(frame)
+def _matmul(frame: pl.DataFrame, precision: pl.Series, assumed: Array) -> Array:
+    """Matrix FLOP/s at (n,) precisions: probed, else the sustained share of the vendor's peak."""
     rate = np.full(len(frame), np.nan)
     for name, fallback in _PEAKS:
         peak = numbers(frame, f"peak_flops_per_s.{name}")

@@ -2,95 +2,132 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
 import numpy as np
 import polars as pl
 
 from pretune.model.base import Array, Baseline
-from pretune.model.columns import numbers
-from pretune.model.physics import communication, flops, memory
-from pretune.model.physics.bubble import bubble_fraction, pipeline_s
+from pretune.model.columns import numbered, numbers, ran, rows, words
+from pretune.model.physics import communication, memory
+from pretune.model.physics.bubble import bubble_fraction
+from pretune.model.physics.calibration import MAX_ROWS, calibrated
 from pretune.model.physics.setup import Setup, read_setup
+from pretune.model.physics.step import MEAN, NAMES, SD, read_parts, step_time
 
+# What makes trials a stack: software and devices whose constants and ways of measuring are their own.
+_STACK = ("source", "framework", "accelerator.name")
 # a time is only a figure where what it rests on is known; elsewhere the feature stays null
 _RESTS_ON = {
     "compute": ("peak_flops_per_s", "fingerprint.matmul"),
     "memory_traffic": ("accelerator.memory_bandwidth", "fingerprint.copy"),
     "communication": ("intra_node.bandwidth", "inter_node.bandwidth", "fingerprint.allreduce_busbw"),
 }
-
-
-@dataclass(frozen=True)
-class StepTimes:
-    """Seconds of one optimizer step on the slowest rank, by component: (n,) each, exposed parts only."""
-
-    compute: Array
-    memory_traffic: Array
-    tensor_parallel: Array
-    pipeline_parallel: Array
-    data_parallel: Array
-    optimizer: Array
-    bubble: Array
-
-    @property
-    def total(self) -> Array:
-        return sum(vars(self).values(), np.zeros_like(self.compute))
+# feature -> the constants whose shares of the step it adds up, and what it rests on besides compute
+_SHARES = {
+    "products": (("products",), None),
+    "attention": (("attention", "score_traffic"), None),
+    "memory_traffic": (
+        ("operand_traffic", "activation_traffic", "loss_traffic", "gradient_accumulation"),
+        "memory_traffic",
+    ),
+    "tensor_parallel": (("tensor_parallel_inside", "tensor_parallel_across"), "communication"),
+    "data_parallel": (
+        ("data_parallel_inside", "data_parallel_across", "data_parallel_messages"),
+        "communication",
+    ),
+    "pipeline_parallel": (("pipeline_parallel",), "communication"),
+    "optimizer": (("optimizer",), "memory_traffic"),
+    "launch": (("launch", "step_overhead"), None),
+    "latency": (("latency",), None),
+    "bubble": (("bubble",), None),
+}
 
 
 class TransformerPhysics(Baseline):
     """Compute, memory traffic, communication, bubble and optimizer of a decoder-only transformer.
 
-    Rows whose model shape or sequence length is unknown give NaN (features: null).
+    ``constants``: name -> natural log of what a part of the step (:mod:`pretune.model.physics.step`) takes
+    over its nominal time; by default what is believed before any trial. Rows whose model shape
+    or sequence length is unknown give NaN (features: null).
     """
 
     name: ClassVar[str] = "transformer"
 
+    def __init__(self, constants: Mapping[str, float] | None = None) -> None:
+        """Raises :class:`KeyError` for a constant that does not exist."""
+        self._constants = MEAN.copy()
+        for name, value in (constants or {}).items():
+            self._constants[NAMES.index(name)] = value
+
+    @property
+    def constants(self) -> dict[str, float]:
+        return dict(zip(NAMES, self._constants.tolist(), strict=True))
+
+    def calibrated(self, frame: pl.DataFrame) -> Self:
+        """The same with the most probable constants, given n >= 0 trials in the store's columns."""
+        good = rows(frame, ran(frame))
+        names = [words(good, name) for name in _STACK]
+        stacks = numbered(["|".join(row) for row in zip(*names, strict=True)])
+        order = np.random.default_rng(0).permutation(len(good))
+        rank = np.zeros(len(good), dtype=np.int64)
+        for stack in np.unique(stacks):
+            of = order[stacks[order] == stack]
+            rank[of] = np.arange(len(of))
+        setup = read_setup(good)
+        measured = _log(_tokens(setup) / numbers(good, "tokens_per_s_per_device"))
+        known = (rank < MAX_ROWS) & np.isfinite(measured - self.log_throughput(good))
+        found = calibrated(read_parts(read_setup(rows(good, known))), measured[known], stacks[known])
+        return type(self)(dict(zip(NAMES, found.tolist(), strict=True)))
+
     def log_throughput(self, frame: pl.DataFrame) -> Array:
         setup = read_setup(frame)
-        tokens = setup.micro_batch * setup.accumulation * setup.dp * setup.sequence
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.log(tokens / setup.devices / step_times(setup).total)
+            return np.asarray(np.log(_tokens(setup)) - step_time(read_parts(setup), self._constants)[0])
 
     def memory_bytes(self, frame: pl.DataFrame) -> Array:
         return memory.peak_bytes(read_setup(frame))
 
+    def memory_terms(self, frame: pl.DataFrame, reported: bool = False) -> Array:
+        return memory.terms(read_setup(frame), reported)
+
     def shares(self, frame: pl.DataFrame) -> Array:
-        """(n, 7) each component's share of the step: how log time moves with that component's speed."""
-        times = step_times(read_setup(frame))
-        return np.nan_to_num(np.column_stack(list(vars(times).values())) / times.total[:, None])
+        """(n, c) how log time moves when a constant does, by as much as is thinkable of that constant."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slope = step_time(read_parts(read_setup(frame)), self._constants)[1]
+        return np.nan_to_num(slope) * SD
 
     def features(self, frame: pl.DataFrame) -> pl.DataFrame:
         setup = read_setup(frame)
-        columns = {**_sizes(setup), **_shares(setup, frame)}
+        columns = {**_sizes(setup), **self._shares(setup, frame)}
         return pl.DataFrame({f"physics.{name}": values for name, values in columns.items()}).with_columns(
             pl.all().cast(pl.Float64).replace([np.inf, -np.inf], None).fill_nan(None)
         )
 
+    def _shares(self, setup: Setup, frame: pl.DataFrame) -> dict[str, Array]:
+        """Times that rest on a rate: null where neither a vendor nor a probe gave that rate."""
+        known = {
+            kind: np.any(
+                [np.isfinite(numbers(frame, name)) for name in frame.columns if name.startswith(prefixes)]
+                or [np.zeros(len(frame), bool)],
+                axis=0,
+            )
+            for kind, prefixes in _RESTS_ON.items()
+        }
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_time, slope = step_time(read_parts(setup), self._constants)
+        shares = {"log_step_time_s": np.where(known["compute"], log_time, np.nan)}
+        for name, (parts, rate) in _SHARES.items():
+            share = slope[:, [NAMES.index(part) for part in parts]].sum(axis=1)
+            figure = known["compute"] & (known[rate] if rate else True)
+            shares[f"{name}_share_of_step"] = np.where(figure, share, np.nan)
+        return shares
 
-def step_times(setup: Setup) -> StepTimes:
-    """The components of a step. A stage's micro batch is its layers, and the logits on the last one."""
-    layer = flops.layer_times(setup)
-    layers = setup.layers / setup.pp
-    traffic = layers * 4 * layer.traffic_s + flops.accumulate_s(setup)
-    compute = layers * (layer.forward_s + layer.backward_s - 4 * layer.traffic_s) + flops.logits_s(setup)
-    tensor = communication.tensor_parallel(setup).seconds + communication.expert_parallel(setup).seconds
-    context = communication.context_parallel(setup)
-    per_step = setup.accumulation * (compute + traffic)
-    tensor = tensor + communication.exposed_s(setup, context, per_step)
-    stage = compute + traffic + tensor / setup.accumulation
-    times = np.where(communication.reduces_every_micro_step(setup), setup.accumulation, 1.0)
-    cover = times * layers * layer.backward_s
-    return StepTimes(
-        compute=setup.accumulation * compute,
-        memory_traffic=setup.accumulation * traffic,
-        tensor_parallel=tensor,
-        pipeline_parallel=communication.pipeline_parallel(setup).seconds,
-        data_parallel=communication.exposed_s(setup, communication.data_parallel(setup), cover),
-        optimizer=flops.optimizer_s(setup),
-        bubble=pipeline_s(setup, stage) - setup.accumulation * stage,
-    )
+
+def _tokens(setup: Setup) -> Array:
+    """(n,) tokens of a step per device."""
+    return setup.micro_batch * setup.accumulation * setup.dp * setup.sequence / setup.devices
 
 
 def _log(values: Array) -> Array:
@@ -117,23 +154,3 @@ def _sizes(setup: Setup) -> dict[str, Array]:
         "log_peak_memory_over_capacity": _log(peak / setup.memory_bytes),
         "activation_share_of_memory": memory.activation_bytes(setup) / peak,
     }
-
-
-def _shares(setup: Setup, frame: pl.DataFrame) -> dict[str, Array]:
-    """Times that rest on a rate: null where neither a vendor nor a probe gave that rate."""
-    known = {
-        kind: np.any(
-            [np.isfinite(numbers(frame, name)) for name in frame.columns if name.startswith(prefixes)]
-            or [np.zeros(len(frame), bool)],
-            axis=0,
-        )
-        for kind, prefixes in _RESTS_ON.items()
-    }
-    times = step_times(setup)
-    total = np.where(known["compute"], times.total, np.nan)
-    shares = {f"{name}_share_of_step": values / total for name, values in vars(times).items()}
-    for name in ("tensor_parallel", "pipeline_parallel", "data_parallel"):
-        shares[f"{name}_share_of_step"][~known["communication"]] = np.nan
-    for name in ("memory_traffic", "optimizer"):
-        shares[f"{name}_share_of_step"][~known["memory_traffic"]] = np.nan
-    return {"log_step_time_s": _log(total), **shares}

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from pretune.datasets.trial import Trial
-from pretune.model.base import Prediction, Surrogate
+from pretune.model.base import Prediction, Predictor
 
 
 class Strategy(ABC):
@@ -47,6 +47,6 @@ class Strategy(ABC):
         """What the strategy now believes of all candidates; None when it has no model."""
         return None
 
-    def fitted(self) -> Surrogate | None:
+    def fitted(self) -> Predictor | None:
         """The model behind the choices, fitted to all that was told; None when there is none."""
         return None

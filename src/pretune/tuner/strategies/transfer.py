@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from pretune.datasets.schema import to_table
 from pretune.datasets.trial import Trial
-from pretune.model.base import INTERVAL, Array, Prediction, Surrogate
+from pretune.model.base import INTERVAL, Array, Prediction, Predictor
 from pretune.tuner.strategies.base import Strategy
 
 # a trial that fails costs as much of the budget as one that runs: rows with less than this
@@ -47,7 +47,7 @@ class TransferStrategy(Strategy):
             self._prediction = self._surrogate.fit(trials).predict(self.candidates)
         return self._prediction
 
-    def fitted(self) -> Surrogate:
+    def fitted(self) -> Predictor:
         self.predict()  # a resumed session may have told everything and asked nothing
         return self._surrogate
 

@@ -1,0 +1,203 @@
+"""The surrogate for a history of any origin: trees on what is well known, a process on newcomers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.stats import norm
+from sklearn.base import BaseEstimator
+
+from pretune.model.base import Array, Baseline, Prediction, Predictor
+from pretune.model.columns import numbers, ran, rows, words
+from pretune.model.need import PEAKS
+from pretune.model.newcomers import KNOWN, SCALES, SURPRISE, UNTRIED, Newcomers, Rows
+from pretune.model.saving import ORIGIN, known_columns, read_sheet, rows_frame, verify, write_sheet
+from pretune.model.surrogate import (
+    BoostedTrees,
+    conformal_quantile,
+    kinds_of,
+    norm_reach,
+    residuals,
+)
+
+LEARNED_FROM = ("status", "tokens_per_s_per_device", *PEAKS)
+FEW = 8  # trials, with fewer of which a model, a platform or an accelerator is a newcomer
+MINORITY = 0.2  # of all trials that newcomers have at most; else there is no bulk to be new to
+PLAYED_KEYS = 6  # held-out keys of each kind that are played as newcomers
+PLAYED_TRIALS = (1, 3, 5)  # how many trials they then have
+PLAYED_ROWS = 60  # how many others are predicted
+EVIDENCE = 10.0  # trials that all that was played is worth, when scales are weighed
+MAX_NEW = 500  # trials of newcomers, the latest: the process is cubic in them
+
+
+class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn has no types
+    """Fitted on trials of any number of platforms and models, predicts any configuration of any of them.
+
+        surrogate = pretune.Surrogate().fit(history)
+        found = surrogate.predict(candidates)
+        found.mean, found.low, found.high, found.chance_to_run, found.out_of_domain
+
+    Both frames are polars frames in the store's columns (:func:`pretune.datasets.schema.core_schema`
+    and ``knob.*``; a column that is missing is unknown), n >= 0 rows. ``history`` needs
+    ``tokens_per_s_per_device`` and, for failed trials, ``status``; the origin of a row is its
+    ``platform.name`` and ``accelerator.name``, ``framework`` and ``source``, and nothing tells a target: a
+    platform, accelerator or model of which there are few trials, and few beside the others, is a newcomer.
+    Its trials are not averaged into the rest, but say, through a Gaussian process, by how much
+    it differs. Predictions are in tokens/s per device.
+    """
+
+    def __init__(self, baseline: Baseline | None = None, seed: int = 0, n_jobs: int = 1) -> None:
+        self.baseline = baseline
+        self.seed = seed
+        self.n_jobs = n_jobs
+
+    def fit(self, frame: pl.DataFrame, y: None = None) -> Self:
+        """Learn from n >= 0 trials; ``y`` is not used. The well known ones of the last fit are not learned
+        again."""
+        new = self._newcomers(frame)
+        known = rows(frame, ~new)
+        last: pl.DataFrame | None = getattr(self, "_fitted_on", None)
+        if last is None or not last.equals(known):
+            self.trees_ = BoostedTrees(self.baseline, seed=self.seed, n_jobs=self.n_jobs).fit(known)
+            self._play(known)
+            self._fitted_on = known
+        self._condition(rows(frame, new).tail(MAX_NEW))
+        self.check_rows_ = frame.head(5)
+        return self
+
+    def _newcomers(self, frame: pl.DataFrame) -> NDArray[np.bool_]:
+        """(n,) trials of what has few, where these are a minority."""
+        good = ran(frame)
+        new = np.zeros(len(frame), dtype=bool)
+        for kind in ("model", "platform", "accelerator"):
+            names, at = np.unique(np.array(kinds_of(frame)[kind], dtype=object), return_inverse=True)
+            counts = np.bincount(at[good], minlength=len(names))
+            few = (counts < FEW)[at]
+            if few.sum() <= MINORITY * len(frame):
+                new |= few
+        return new if new.sum() <= MINORITY * len(frame) else np.zeros(len(frame), dtype=bool)
+
+    def _play(self, known: pl.DataFrame) -> None:
+        """Held-out models, platforms and accelerators as newcomers: what scales explain them, how far their
+        levels lie apart, how far intervals must reach."""
+        good, _ = residuals(known, self.trees_.baseline_)
+        keys, held = kinds_of(good), self.trees_.held_out_
+        self.level_sds_ = self.trees_.level_sds_
+        errors = [np.abs(error[np.isfinite(error)]) for _, error in held.values()]
+        usual = float(np.median(np.concatenate(errors))) if any(map(len, errors)) else np.inf
+        self.limit_ = SURPRISE * max(usual / norm.ppf(0.75), min(self.level_sds_.values()))
+        rng = np.random.default_rng(self.seed)
+        games: list[tuple[Newcomers, Rows, Array]] = []
+        for kind, (at, error) in held.items():
+            at, error = at[np.isfinite(error)], error[np.isfinite(error)]
+            names, number = np.unique(np.array(keys[kind], dtype=object)[at], return_inverse=True)
+            most = np.argsort(np.bincount(number, minlength=len(names)))[::-1][:PLAYED_KEYS]
+            for one in most.tolist():
+                mine = np.flatnonzero(number == one)
+                if len(mine) <= max(PLAYED_TRIALS):
+                    continue
+                codes = {each: np.full(len(mine), KNOWN) for each in self.level_sds_}
+                codes[kind] = np.zeros(len(mine), dtype=np.int64)
+                seen = self._rows(good[at[mine]], codes)
+                for trials in PLAYED_TRIALS:
+                    order = rng.permutation(len(mine))
+                    own, rest = order[:trials], order[trials : trials + PLAYED_ROWS]
+                    process = Newcomers(self.level_sds_, limit=self.limit_).fit(seen[own], error[mine[own]])
+                    games.append((process, seen[rest], error[mine[rest]]))
+        density = [process.densities(rest, missed) for process, rest, missed in games]
+        self.log_prior_ = EVIDENCE * np.mean(density, axis=0) if games else np.zeros(len(SCALES))
+        scores = []
+        for process, rest_rows, missed in games:
+            found, sd = process.reweigh(self.log_prior_).predict(rest_rows)
+            scores.append(np.abs(missed - found) / sd)
+        normal = np.full(5, norm_reach())
+        self.reach_ = conformal_quantile(np.concatenate([normal, *scores]))
+
+    def _rows(self, frame: pl.DataFrame, codes: dict[str, NDArray[np.int64]]) -> Rows:
+        return Rows(codes, self.trees_.baseline_.shares(frame), self.trees_.encoder_.points(frame))
+
+    def _codes(self, frame: pl.DataFrame) -> dict[str, NDArray[np.int64]]:
+        """For each kind the number (n,) of a row's newcomer."""
+        found = {}
+        for kind, keys in kinds_of(frame).items():
+            number = {key: i for i, key in enumerate(self.names_[kind])}
+            known = set(self.trees_.known_[kind])
+            found[kind] = np.array(
+                [number.get(key, KNOWN if key in known else UNTRIED) for key in keys], dtype=np.int64
+            )
+        return found
+
+    def _condition(self, own: pl.DataFrame) -> None:
+        """On the newcomers' n >= 0 trials."""
+        self.own_ = own
+        good = rows(own, ran(own))
+        self.names_ = {
+            kind: sorted(set(keys) - set(self.trees_.known_[kind])) for kind, keys in kinds_of(good).items()
+        }
+        residual = np.log(numbers(good, "tokens_per_s_per_device")) - self.trees_.predict(good).log_mean
+        self.process_ = Newcomers(self.level_sds_, self.log_prior_, self.limit_)
+        self.process_.fit(self._rows(good, self._codes(good)), residual)
+        every = self.trees_.encoder_.matrix(own)
+        self.need_ = self.trees_.need_.told(own, every)
+        self.feasibility_ = self.trees_.feasibility_.copy().fit(
+            self.need_.over_capacity(own, every), words(own, "status", "ok")
+        )
+
+    def predict(self, frame: pl.DataFrame) -> Prediction:
+        """Predict configurations. Reads only the columns known before a trial."""
+        believed = self.trees_.predict(frame)
+        codes = self._codes(frame)
+        told = np.any([keys >= 0 for keys in codes.values()], axis=0)
+        if not told.any():
+            return believed
+        some = rows(frame, told)
+        found, sd = self.process_.predict(
+            self._rows(some, {kind: keys[told] for kind, keys in codes.items()})
+        )
+        log_mean, low, high = believed.log_mean.copy(), believed.low.copy(), believed.high.copy()
+        chance = believed.chance_to_run.copy()
+        log_mean[told] += found
+        low[told] = np.exp(log_mean[told] - self.reach_ * sd)
+        high[told] = np.exp(log_mean[told] + self.reach_ * sd)
+        x = self.trees_.encoder_.matrix(some)
+        chance[told] = self.feasibility_.predict(
+            self.need_.over_capacity(some, x), self.trees_.encoder_.stated(x)
+        )
+        return Prediction(
+            log_mean=log_mean,
+            low=low,
+            high=high,
+            chance_to_run=chance,
+            out_of_domain=believed.out_of_domain,
+            provenance={**believed.provenance, "newcomers' trials": float(len(self.own_))},
+        )
+
+    def save(self, folder: str | Path) -> None:
+        folder = Path(folder)
+        self.trees_.save(folder / "trees")
+        state: dict[str, Any] = {
+            "seed": self.seed,
+            "log_prior": self.log_prior_.tolist(),
+            "reach": self.reach_,
+            "limit": self.limit_,
+            "own": known_columns(self.own_, *ORIGIN, *LEARNED_FROM),
+        }
+        write_sheet(self, folder, state, self.check_rows_)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        folder = Path(folder)
+        sheet = read_sheet(cls.__name__, folder)
+        trees = BoostedTrees.load(folder / "trees")
+        model = cls(trees.baseline, sheet["seed"])
+        model.trees_ = trees
+        model.level_sds_, model.log_prior_ = trees.level_sds_, np.array(sheet["log_prior"])
+        model.reach_, model.limit_ = sheet["reach"], sheet["limit"]
+        model._condition(rows_frame(sheet["own"]))
+        model.check_rows_ = rows_frame(sheet["check"]["rows"])
+        verify(model, folder, sheet)
+        return model

@@ -1,0 +1,60 @@
+"""The surrogate of a whole history: newcomers are told apart, and a few of their trials go a long way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from synthetic_platforms import candidates, history, trials
+
+from pretune.model import Surrogate
+from pretune.model.evaluation import predictions, scores
+
+SOURCES = history("slow", 60)
+
+
+def after(own: int, sources: pl.DataFrame = SOURCES, slower: float = 0.7) -> dict[str, float]:
+    """Scores on a slow cluster, whose software is slow too, of which ``own`` trials are known."""
+    target = trials("slow", seed=5).with_columns(pl.col("tokens_per_s_per_device") * slower)
+    known = pl.concat([sources, target[:own]], how="diagonal")
+    return scores(predictions(Surrogate().fit(known), target[own:]))
+
+
+def test_a_few_trials_of_a_newcomer_say_how_it_differs() -> None:
+    none, some = after(0), after(5)
+    assert some["median_absolute_relative_error"] < 0.6 * none["median_absolute_relative_error"]
+    assert some["rank_correlation"] >= none["rank_correlation"] - 0.02
+
+
+def test_history_is_worth_more_than_the_trials_alone() -> None:
+    assert after(5)["rank_correlation"] > after(5, SOURCES.clear())["rank_correlation"]
+
+
+@pytest.mark.parametrize(("own", "slower"), [(0, 0.85), (1, 0.7), (5, 0.7)])
+def test_intervals_cover_newcomers(own: int, slower: float) -> None:
+    assert after(own, slower=slower)["coverage"] >= 0.8
+
+
+def test_nothing_is_new_in_a_history_of_few_trials_each() -> None:
+    few = pl.concat([trials(name, 6) for name in ("loopback", "half", "gigabit")], how="diagonal")
+    surrogate = Surrogate().fit(few)
+    assert len(surrogate.own_) == 0
+    assert np.isfinite(surrogate.predict(few).log_mean).all()
+
+
+def test_what_is_well_known_is_left_to_the_trees() -> None:
+    surrogate = Surrogate().fit(pl.concat([SOURCES, trials("slow", 5)], how="diagonal"))
+    known = candidates("loopback")
+    assert surrogate.predict(known).log_mean.tolist() == surrogate.trees_.predict(known).log_mean.tolist()
+
+
+def test_it_is_what_it_was_after_loading(tmp_path: Path) -> None:
+    surrogate = Surrogate().fit(pl.concat([SOURCES, trials("slow", 5)], how="diagonal"))
+    surrogate.save(tmp_path)
+    before, loaded = surrogate.predict(candidates("slow")), Surrogate.load(tmp_path)
+    again = loaded.predict(candidates("slow"))
+    assert again.log_mean == pytest.approx(before.log_mean, abs=1e-4)
+    assert again.high == pytest.approx(before.high, rel=1e-3)
+    assert again.chance_to_run == pytest.approx(before.chance_to_run, abs=1e-3)
