@@ -12,7 +12,7 @@ from scipy.stats import norm
 from sklearn.base import BaseEstimator
 
 from pretune.model.base import Array, Baseline, Prediction, Predictor
-from pretune.model.columns import numbers, ran, rows, words
+from pretune.model.columns import numbered, numbers, ran, rows, words
 from pretune.model.need import PEAKS
 from pretune.model.newcomers import KNOWN, SCALES, SURPRISE, UNTRIED, Newcomers, Rows
 from pretune.model.saving import ORIGIN, known_columns, read_sheet, rows_frame, verify, write_sheet
@@ -71,11 +71,11 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
 
     def _newcomers(self, frame: pl.DataFrame) -> NDArray[np.bool_]:
         """(n,) trials of what has few, where these are a minority."""
-        good = ran(frame)
+        good, kinds = ran(frame), kinds_of(frame)
         new = np.zeros(len(frame), dtype=bool)
         for kind in ("model", "platform", "accelerator"):
-            names, at = np.unique(np.array(kinds_of(frame)[kind], dtype=object), return_inverse=True)
-            counts = np.bincount(at[good], minlength=len(names))
+            at = numbered(kinds[kind].to_list())
+            counts = np.bincount(at[good], minlength=int(at.max(initial=-1)) + 1)
             few = (counts < FEW)[at]
             if few.sum() <= MINORITY * len(frame):
                 new |= few
@@ -94,8 +94,8 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
         games: list[tuple[Newcomers, Rows, Array]] = []
         for kind, (at, error) in held.items():
             at, error = at[np.isfinite(error)], error[np.isfinite(error)]
-            names, number = np.unique(np.array(keys[kind], dtype=object)[at], return_inverse=True)
-            most = np.argsort(np.bincount(number, minlength=len(names)))[::-1][:PLAYED_KEYS]
+            number = numbered(keys[kind][at].to_list())
+            most = np.argsort(np.bincount(number), kind="stable")[::-1][:PLAYED_KEYS]
             for one in most.tolist():
                 mine = np.flatnonzero(number == one)
                 if len(mine) <= max(PLAYED_TRIALS):
@@ -126,9 +126,10 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
         for kind, keys in kinds_of(frame).items():
             number = {key: i for i, key in enumerate(self.names_[kind])}
             known = set(self.trees_.known_[kind])
-            found[kind] = np.array(
-                [number.get(key, KNOWN if key in known else UNTRIED) for key in keys], dtype=np.int64
-            )
+            new = (~keys.is_in(list(known))).to_numpy()
+            found[kind] = np.where(new, UNTRIED, KNOWN).astype(np.int64)
+            for key, i in number.items():
+                found[kind][(keys == key).to_numpy()] = i
         return found
 
     def _condition(self, own: pl.DataFrame) -> None:

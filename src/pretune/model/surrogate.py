@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +16,7 @@ from sklearn.base import BaseEstimator
 
 from pretune.model.base import INTERVAL, Array, Baseline, Prediction, Predictor
 from pretune.model.boosting import MIN_ROWS, Neighbourhood, ResidualTrees, nearest
-from pretune.model.columns import MODEL, configurations, numbered, numbers, ran, rows, words
+from pretune.model.columns import MODEL, configurations, numbered, numbers, ran, rows, text, words
 from pretune.model.feasibility import Feasibility
 from pretune.model.features import Encoder
 from pretune.model.need import MemoryNeed
@@ -23,7 +25,8 @@ from pretune.model.saving import read_sheet, rows_frame, verify, write_sheet
 
 PRIOR_SD = 0.6  # of log throughput about the physics, before any trial
 UNKNOWN_SD = 5.0  # ... where there is no physics
-FAR_ROWS = 20_000  # held out by models and platforms; more say nothing new
+AT_ONCE = 65_536  # rows predicted by one thread in one go
+HELD_OUT_ROWS = 20_000  # of which errors are measured; more say nothing new
 UNTRIED = 0.5  # a correction's weight before anything was held out, in squares of log throughput
 PRIOR_ROWS = 5  # how many trials the prior is worth when the interval is set
 
@@ -94,16 +97,17 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
         """How far predictions are off, by what of a row is new."""
         groups = numbered(configurations(good))
         self.near_ = Neighbourhood(points, groups)
-        level, trees, away = self._held_out(good, x, points, groups, baseline)
+        some = np.random.default_rng(self.seed).permutation(len(good))[:HELD_OUT_ROWS]
+        some_groups = np.unique(groups[some], return_inverse=True)[1]
+        level, trees, away = self._held_out(good[some], x[some], points[some], some_groups, baseline)
         self.half_width_ = half_width(np.abs(level - trees) / (1 + self.near_.stretch(away)), self.baseline_)
         self.known_, self.trust_, self.far_, self.level_sds_ = {}, {}, {}, {}
         # kind -> rows (of those that ran), and their errors (n,) where their whole key was held out
         self.held_out_: dict[str, tuple[NDArray[np.int64], Array]] = {}
-        some = np.random.default_rng(self.seed).permutation(len(good))[:FAR_ROWS]
         done: dict[bytes, tuple[Array, Array, Array]] = {}  # kinds often part the rows alike
         for kind, keys in kinds_of(good).items():
-            self.known_[kind] = sorted(set(keys))
-            groups = numbered([keys[i] for i in some])
+            self.known_[kind] = keys.unique().sort().to_list()
+            groups = numbered(keys[some].to_list())
             if groups.tobytes() not in done:
                 done[groups.tobytes()] = self._held_out(good[some], x[some], points[some], groups, baseline)
             level, trees, _ = done[groups.tobytes()]
@@ -113,7 +117,7 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
             self.trust_[kind] = float(np.clip(right, 0.0, 1.0))
             error = level - self.trust_[kind] * trees
             # as many levels were held out as there are keys, however many the rows
-            self.level_sds_[kind] = level_sd(error, [keys[i] for i in some], prior_sd(self.baseline_) / 2)
+            self.level_sds_[kind] = level_sd(error, keys[some].to_list(), prior_sd(self.baseline_) / 2)
             least = norm_reach() * self.level_sds_[kind]
             self.far_[kind] = max(half_width(np.abs(error), self.baseline_), least)
             self.held_out_[kind] = some, error
@@ -121,8 +125,11 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
     def _learn_blind(self, frame: pl.DataFrame) -> None:
         """Trees on log throughput itself, for the rows that physics cannot speak of."""
         good = rows(frame, ran(frame))
-        x, log_rate = self.encoder_.matrix(good), np.log(numbers(good, "tokens_per_s_per_device"))
+        log_rate = np.log(numbers(good, "tokens_per_s_per_device"))
         level = float(np.median(log_rate)) if len(good) else 0.0
+        if np.isfinite(self.baseline_.log_throughput(good)).all():
+            good, log_rate = good.clear(), log_rate[:0]  # a level is enough where no row was ever such
+        x = self.encoder_.matrix(good)
         self.blind_ = self._trees().fit(x, log_rate - level)
         self.blind_.level_ += level
         error, _ = self.blind_.out_of_fold(
@@ -161,13 +168,19 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
 
     def predict(self, frame: pl.DataFrame) -> Prediction:
         """Physics times the learned residual. Reads only the columns known before a trial."""
+        if len(frame) <= AT_ONCE:
+            return self._predict(frame)
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            return joined(list(threads.map(self._predict, frame.iter_slices(AT_ONCE))))
+
+    def _predict(self, frame: pl.DataFrame) -> Prediction:
         base, x = self.baseline_.log_throughput(frame), self.encoder_.matrix(frame)
         near = self.half_width_ * (1 + self.near_(self.encoder_.points(frame)))
         # distance cannot make it less certain than knowing nothing
         half = np.minimum(near, max(self.half_width_, norm_reach() * prior_sd(self.baseline_)))
         trust = np.ones(len(frame))
         for kind, keys in kinds_of(frame).items():
-            new = ~np.isin(keys, self.known_[kind])
+            new = (~keys.is_in(self.known_[kind])).to_numpy()
             trust = np.where(new, np.minimum(trust, self.trust_[kind]), trust)
             half = np.where(new, np.maximum(half, self.far_[kind]), half)
         correction = self.trees_.predict(x) - self.trees_.level_
@@ -238,17 +251,29 @@ def level_sd(error: Array, keys: Sequence[str], prior: float) -> float:
     return float(np.sqrt((levels @ levels + prior**2) / (len(levels) + 1)))
 
 
-def kinds_of(frame: pl.DataFrame) -> dict[str, list[str]]:
-    """What a row can be new in, and n keys that are equal where rows are not."""
-    model, platform = configurations(frame, MODEL), words(frame, "platform.name").tolist()
-    both = [f"{one} on {other}" for one, other in zip(model, platform, strict=True)]
+def kinds_of(frame: pl.DataFrame) -> dict[str, pl.Series]:
+    """What a row can be new in, and its keys (n,), equal where rows are not new to each other."""
+    model, platform = pl.Series(configurations(frame, MODEL), dtype=pl.String), text(frame, "platform.name")
+    both = model + " on " + platform
     return {
         "model": model,
         "platform": platform,
         "model on platform": both,
-        "accelerator": words(frame, "accelerator.name").tolist(),
-        "width": words(frame, "model.hidden_size").tolist(),
+        "accelerator": text(frame, "accelerator.name"),
+        "width": text(frame, "model.hidden_size"),
     }
+
+
+def joined(parts: list[Prediction]) -> Prediction:
+    """One after the other; what they rest on is the first's."""
+    return Prediction(
+        log_mean=np.concatenate([part.log_mean for part in parts]),
+        low=np.concatenate([part.low for part in parts]),
+        high=np.concatenate([part.high for part in parts]),
+        chance_to_run=np.concatenate([part.chance_to_run for part in parts]),
+        out_of_domain=[why for part in parts for why in part.out_of_domain],
+        provenance=parts[0].provenance,
+    )
 
 
 def residuals(frame: pl.DataFrame, baseline: Baseline) -> tuple[pl.DataFrame, Array]:
