@@ -159,7 +159,7 @@ MEDIAN, MEAN, RANK = "median_error", "mean_error", "rank_correlation"
 ROWS = [
     Row("mosaic, 5 folds by model and scale", MEDIAN, mosaic_folds, {MEDIAN: 0.05}),
     Row("vtrain single-node, 10 folds", MEAN, vtrain_folds, {MEAN: 0.015}),
-    Row("vtrain single-node, one width left out", MEAN, vtrain_widths, {MEAN: 0.10}, quick=True),
+    Row("vtrain single-node, one width left out", MEAN, vtrain_widths, {MEAN: 0.10}),
     *with_trials(
         "vtrain single to multi-node",
         MEAN,
@@ -179,14 +179,12 @@ ROWS = [
         MEDIAN,
         nanotron_sizes,
         {0: {}, 5: {MEDIAN: 0.20, RANK: 0.90}},
-        quick=(5,),
     ),
     *with_trials(
         "megatron-bridge, one accelerator left out",
         MEDIAN,
         bridge_accelerators,
         one(MEDIAN, {0: 0.20, 3: 0.10}),
-        quick=(3,),
     ),
     Row("korthikanti 22B to 1T, never fitted", MEAN, korthikanti, {MEAN: 0.06}, quick=True),
 ]

@@ -58,3 +58,27 @@ def test_it_is_what_it_was_after_loading(tmp_path: Path) -> None:
     assert again.log_mean == pytest.approx(before.log_mean, abs=1e-4)
     assert again.high == pytest.approx(before.high, rel=1e-3)
     assert again.chance_to_run == pytest.approx(before.chance_to_run, abs=1e-3)
+
+
+def test_failures_of_a_newcomer_are_heard() -> None:
+    failed = trials("gigabit", 12).with_columns(
+        pl.lit("crash").alias("status"), pl.lit(None, pl.Float64).alias("tokens_per_s_per_device")
+    )
+    history_ = pl.concat([history("gigabit", 60), failed], how="diagonal")
+    before = Surrogate().fit(history("gigabit", 60)).predict(candidates("gigabit")).chance_to_run
+    after_ = Surrogate().fit(history_).predict(candidates("gigabit")).chance_to_run
+    assert after_.mean() < before.mean() - 0.05
+
+
+def test_a_newcomer_whose_trials_agree_is_believed_however_far_off() -> None:
+    assert after(6, slower=0.15)["median_absolute_relative_error"] < 0.3
+
+
+def test_the_type_of_a_column_is_no_news() -> None:
+    """Frames from elsewhere have floats for integers, NaN for null."""
+    surrogate = Surrogate().fit(SOURCES)
+    frame = candidates("loopback")
+    elsewhere = frame.with_columns(
+        pl.col("model.hidden_size").cast(pl.Float64), pl.lit(float("nan")).alias("model.kv_heads")
+    )
+    assert surrogate.predict(elsewhere).high.tolist() == surrogate.predict(frame).high.tolist()

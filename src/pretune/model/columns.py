@@ -14,6 +14,7 @@ from pretune.model.base import Array
 # knobs and the device count, so that the same choice on more devices is still the same choice.
 CONFIGURATION = re.compile(r"^(knob\.(?!dp$|accumulation$)|model\.(?!name$)|workload\.|framework$)")
 MODEL = re.compile(r"^model\.(?!name$)")  # what tells two models apart
+WIDTH = re.compile(r"^model\.hidden_size$")
 # What is known before a trial runs. Names of platforms and models are identities, not properties.
 KNOWN_BEFORE = re.compile(
     r"^(knob\.|model\.(?!name$)|workload\.|platform\.(?!name$)|accelerator\.(?!name$)|peak_flops_per_s\.|"
@@ -22,11 +23,11 @@ KNOWN_BEFORE = re.compile(
 
 
 def numbers(frame: pl.DataFrame, name: str, unknown: float = np.nan) -> Array:
-    """(n,) the column as floats, booleans as 0 and 1; ``unknown`` where it is null, NaN or missing."""
+    """(n,) the column as floats, booleans as 0 and 1; ``unknown`` where it is null, not finite or missing."""
     if name not in frame.columns:
         return np.full(len(frame), unknown)
     values = frame[name].cast(pl.Float64, strict=False).to_numpy()
-    return np.where(np.isnan(values), unknown, values)
+    return np.where(np.isfinite(values), values, unknown)
 
 
 def text(frame: pl.DataFrame, name: str, unknown: str = "") -> pl.Series:
@@ -59,7 +60,7 @@ def configurations(frame: pl.DataFrame, columns: re.Pattern[str] = CONFIGURATION
         if column.dtype == pl.Null:
             continue
         if column.dtype.is_numeric() or column.dtype == pl.Boolean:
-            column = column.cast(pl.Float64)
+            column = column.cast(pl.Float64).fill_nan(None)
         shown = pl.lit(f"{name}=") + column.cast(pl.String) + pl.lit(";")
         parts.append(pl.select(shown.fill_null("").alias(name)).to_series())
     if not parts:

@@ -101,7 +101,10 @@ class _Problem:
         counted = np.isfinite(rows.needed).all(axis=(1, 2))
         self.peaks = _some(counted & np.isfinite(rows.peak))
         outcome = np.array([STATUSES.get(value, "") for value in rows.status], dtype=object)
-        self.outcomes = _some(counted & np.isin(outcome, ("ok", "oom", "lost")))
+        stated = np.isfinite(rows.capacity)
+        # of a device of unknown capacity, failures alone say nothing: nothing shows how much it has
+        shown = np.isfinite(expected.capacity) or bool((counted & ~stated & (outcome == "ok")).any())
+        self.outcomes = _some(counted & np.isin(outcome, ("ok", "oom", "lost")) & (stated | shown))
         used = np.concatenate([self.peaks, self.outcomes])
         self.names = sorted(set(rows.kernel[used]) - {""})
         self.rows, self.outcome = rows, outcome[self.outcomes]

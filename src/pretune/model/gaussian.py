@@ -18,6 +18,7 @@ SPEED = (0.3, 1.0)  # how far constants of the physics differ, in units of what 
 REST = (0.03, 0.1, 0.3, 1.0)  # what neither sources nor components explain
 SCALES = np.array(list(itertools.product(TRUST, SPEED, REST)))  # (g, 3)
 NEGLIGIBLE = 0.02
+SAME = 0.4  # distance at which an outcome of one configuration says little of another's
 
 
 @dataclass(frozen=True)

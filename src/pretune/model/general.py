@@ -13,12 +13,15 @@ from sklearn.base import BaseEstimator
 
 from pretune.model.base import Array, Baseline, Prediction, Predictor
 from pretune.model.columns import numbered, numbers, ran, rows, words
+from pretune.model.gaussian import SAME, near_kernel
 from pretune.model.need import PEAKS
 from pretune.model.newcomers import KNOWN, SCALES, SURPRISE, UNTRIED, Newcomers, Rows
 from pretune.model.saving import ORIGIN, known_columns, read_sheet, rows_frame, verify, write_sheet
 from pretune.model.surrogate import (
+    AT_ONCE,
     BoostedTrees,
     conformal_quantile,
+    joined,
     kinds_of,
     norm_reach,
     residuals,
@@ -59,12 +62,12 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
         """Learn from n >= 0 trials; ``y`` is not used. The well known ones of the last fit are not learned
         again."""
         new = self._newcomers(frame)
-        known = rows(frame, ~new)
-        last: pl.DataFrame | None = getattr(self, "_fitted_on", None)
-        if last is None or not last.equals(known):
+        known, made = rows(frame, ~new), (self.baseline, self.seed, self.n_jobs)
+        last: tuple[pl.DataFrame, Any] | None = getattr(self, "_fitted_on", None)
+        if last is None or last[1] != made or not last[0].equals(known):
             self.trees_ = BoostedTrees(self.baseline, seed=self.seed, n_jobs=self.n_jobs).fit(known)
             self._play(known)
-            self._fitted_on = known
+            self._fitted_on = known, made
         self._condition(rows(frame, new).tail(MAX_NEW))
         self.check_rows_ = frame.head(5)
         return self
@@ -100,8 +103,15 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
                 mine = np.flatnonzero(number == one)
                 if len(mine) <= max(PLAYED_TRIALS):
                     continue
-                codes = {each: np.full(len(mine), KNOWN) for each in self.level_sds_}
-                codes[kind] = np.zeros(len(mine), dtype=np.int64)
+                # what is new in one way is often new in others: a platform, and every model on it
+                of = np.zeros(len(good), dtype=bool)
+                of[at[mine]] = True
+                codes = {
+                    each: np.where(keys[each].is_in(keys[each].filter(~of).unique().to_list()), KNOWN, 0)[
+                        at[mine]
+                    ]
+                    for each in self.level_sds_
+                }
                 seen = self._rows(good[at[mine]], codes)
                 for trials in PLAYED_TRIALS:
                     order = rng.permutation(len(mine))
@@ -137,11 +147,12 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
         self.own_ = own
         good = rows(own, ran(own))
         self.names_ = {
-            kind: sorted(set(keys) - set(self.trees_.known_[kind])) for kind, keys in kinds_of(good).items()
+            kind: sorted(set(keys) - set(self.trees_.known_[kind])) for kind, keys in kinds_of(own).items()
         }
         residual = np.log(numbers(good, "tokens_per_s_per_device")) - self.trees_.predict(good).log_mean
         self.process_ = Newcomers(self.level_sds_, self.log_prior_, self.limit_)
         self.process_.fit(self._rows(good, self._codes(good)), residual)
+        self.told_ = self._rows(own, self._codes(own))
         every = self.trees_.encoder_.matrix(own)
         self.need_ = self.trees_.need_.told(own, every)
         self.feasibility_ = self.trees_.feasibility_.copy().fit(
@@ -150,24 +161,22 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
 
     def predict(self, frame: pl.DataFrame) -> Prediction:
         """Predict configurations. Reads only the columns known before a trial."""
+        if len(frame) > AT_ONCE:
+            return joined([self.predict(some) for some in frame.iter_slices(AT_ONCE)])
         believed = self.trees_.predict(frame)
         codes = self._codes(frame)
         told = np.any([keys >= 0 for keys in codes.values()], axis=0)
         if not told.any():
             return believed
         some = rows(frame, told)
-        found, sd = self.process_.predict(
-            self._rows(some, {kind: keys[told] for kind, keys in codes.items()})
-        )
+        new = self._rows(some, {kind: keys[told] for kind, keys in codes.items()})
+        found, sd = self.process_.predict(new)
         log_mean, low, high = believed.log_mean.copy(), believed.low.copy(), believed.high.copy()
         chance = believed.chance_to_run.copy()
         log_mean[told] += found
         low[told] = np.exp(log_mean[told] - self.reach_ * sd)
         high[told] = np.exp(log_mean[told] + self.reach_ * sd)
-        x = self.trees_.encoder_.matrix(some)
-        chance[told] = self.feasibility_.predict(
-            self.need_.over_capacity(some, x), self.trees_.encoder_.stated(x)
-        )
+        chance[told] = self._chance(some, new)
         return Prediction(
             log_mean=log_mean,
             low=low,
@@ -176,6 +185,15 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
             out_of_domain=believed.out_of_domain,
             provenance={**believed.provenance, "newcomers' trials": float(len(self.own_))},
         )
+
+    def _chance(self, frame: pl.DataFrame, new: Rows) -> Array:
+        """By memory need and all outcomes; then by what became of the newcomer's own nearest trials."""
+        x = self.trees_.encoder_.matrix(frame)
+        need = self.need_.over_capacity(frame, x)
+        chance = self.feasibility_.predict(need, self.trees_.encoder_.stated(x))
+        near = near_kernel(self.told_.points, new.points, SAME) * self.told_.same(new)
+        ended_well = (words(self.own_, "status", "ok") == "ok").astype(np.float64)
+        return np.asarray((chance + ended_well @ near) / (1 + near.sum(axis=0)))
 
     def save(self, folder: str | Path) -> None:
         folder = Path(folder)

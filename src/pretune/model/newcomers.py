@@ -38,6 +38,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.points)
 
+    def same(self, other: Rows) -> NDArray[np.bool_]:
+        """(n, m) whether two rows are of one newcomer, in any way."""
+        each = [(one[:, None] == other.keys[kind]) & (one[:, None] >= 0) for kind, one in self.keys.items()]
+        return np.asarray(np.any(each, axis=0), dtype=bool)
+
     def __getitem__(self, at: NDArray[Any]) -> Rows:
         return Rows({kind: keys[at] for kind, keys in self.keys.items()}, self.shares[at], self.points[at])
 
@@ -62,10 +67,11 @@ class Newcomers:
         self.rows = rows
         self.fits: list[tuple[Any, Array]] = []
         self.evidence = np.zeros(len(SCALES))
+        centre = self._centre(rows, residual)
         for i, scales in enumerate(SCALES if len(rows) else ()):
             own = np.sqrt(self._own(rows, scales) + scales[2] ** 2)
             limit = np.minimum(SURPRISE * own, self.limit)
-            near = np.clip(residual, -limit, limit)
+            near = np.clip(residual, centre - limit, centre + limit)
             kernel = self._kernel(rows, rows, scales) + scales[2] ** 2 * np.eye(len(rows))
             factor = cho_factor(kernel, lower=True)
             alpha = cho_solve(factor, near)
@@ -74,6 +80,16 @@ class Newcomers:
             self.evidence[i] = -0.5 * near @ alpha - np.log(np.diag(factor[0])).sum() - beyond
             self.fits.append((factor, alpha))
         return self.reweigh(self.log_prior)
+
+    def _centre(self, rows: Rows, residual: Array) -> Array:
+        """(n,) the median of each trial's own newcomer, where three or more agree; else 0."""
+        found = np.zeros(len(rows))
+        for i, alike in enumerate(rows.same(rows)):
+            middle = np.median(residual[alike])
+            spread = np.median(np.abs(residual[alike] - middle))
+            if alike.sum() >= 3 and SURPRISE * spread <= self.limit:
+                found[i] = middle
+        return found
 
     def reweigh(self, log_prior: Array) -> Self:
         """The same trials under another belief in the scales, (g,)."""

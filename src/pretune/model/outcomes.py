@@ -31,11 +31,13 @@ class Outcomes:
         platform = words(frame, "platform.name").astype(str)
         each = (
             pl.DataFrame({"key": configurations(frame), "platform": platform, "surprise": surprise})
-            .group_by("key", "platform")
+            .group_by("key", "platform", maintain_order=True)
             .agg(pl.col("surprise").mean())
         )
         value = pl.col("surprise")
-        by = each.group_by("key").agg(total=value.sum(), square=(value**2).sum(), count=pl.len())
+        by = each.group_by("key", maintain_order=True).agg(
+            total=value.sum(), square=(value**2).sum(), count=pl.len()
+        )
         self.told = {k: (s / n, n) for k, s, n in by.select("key", "total", "count").iter_rows()}
         several = by.filter(pl.col("count") > 1)
         total, square, count = (several[name].to_numpy() for name in ("total", "square", "count"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,7 @@ from sklearn.base import BaseEstimator
 
 from pretune.model.base import INTERVAL, Array, Baseline, Prediction, Predictor
 from pretune.model.boosting import MIN_ROWS, Neighbourhood, ResidualTrees, nearest
-from pretune.model.columns import MODEL, configurations, numbered, numbers, ran, rows, text, words
+from pretune.model.columns import MODEL, WIDTH, configurations, numbered, numbers, ran, rows, text, words
 from pretune.model.feasibility import Feasibility
 from pretune.model.features import Encoder
 from pretune.model.need import MemoryNeed
@@ -70,6 +69,8 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
         good, residual = residuals(frame, self.baseline_)
         x, points = self.encoder_.matrix(good), self.encoder_.points(good)
         self.trees_ = self._trees().fit(x, residual)
+        every = rows(frame, ran(frame))
+        self.known_ = {kind: keys.unique().sort().to_list() for kind, keys in kinds_of(every).items()}
         self._learn_errors(good, x, points, baseline)
         self._learn_blind(frame)
         matrix = self.encoder_.matrix(frame)
@@ -101,12 +102,11 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
         some_groups = np.unique(groups[some], return_inverse=True)[1]
         level, trees, away = self._held_out(good[some], x[some], points[some], some_groups, baseline)
         self.half_width_ = half_width(np.abs(level - trees) / (1 + self.near_.stretch(away)), self.baseline_)
-        self.known_, self.trust_, self.far_, self.level_sds_ = {}, {}, {}, {}
+        self.trust_, self.far_, self.level_sds_ = {}, {}, {}
         # kind -> rows (of those that ran), and their errors (n,) where their whole key was held out
         self.held_out_: dict[str, tuple[NDArray[np.int64], Array]] = {}
         done: dict[bytes, tuple[Array, Array, Array]] = {}  # kinds often part the rows alike
         for kind, keys in kinds_of(good).items():
-            self.known_[kind] = keys.unique().sort().to_list()
             groups = numbered(keys[some].to_list())
             if groups.tobytes() not in done:
                 done[groups.tobytes()] = self._held_out(good[some], x[some], points[some], groups, baseline)
@@ -170,7 +170,7 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
         """Physics times the learned residual. Reads only the columns known before a trial."""
         if len(frame) <= AT_ONCE:
             return self._predict(frame)
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
+        with ThreadPoolExecutor(self.n_jobs) as threads:
             return joined(list(threads.map(self._predict, frame.iter_slices(AT_ONCE))))
 
     def _predict(self, frame: pl.DataFrame) -> Prediction:
@@ -188,7 +188,7 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
         blind = ~np.isfinite(base)
         if blind.any():
             log_mean[blind] = self.blind_.predict(x[blind])
-            half[blind] = np.maximum(half[blind], self.blind_half_width_)
+            half[blind] = self.blind_half_width_
         need = self.need_.over_capacity(frame, x)
         chance = self.feasibility_.predict(need, self.encoder_.stated(x))
         return Prediction(
@@ -260,7 +260,7 @@ def kinds_of(frame: pl.DataFrame) -> dict[str, pl.Series]:
         "platform": platform,
         "model on platform": both,
         "accelerator": text(frame, "accelerator.name"),
-        "width": text(frame, "model.hidden_size"),
+        "width": pl.Series(configurations(frame, WIDTH), dtype=pl.String),
     }
 
 

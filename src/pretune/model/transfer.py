@@ -15,7 +15,7 @@ from pretune.model.base import Array, Baseline, Prediction, Predictor
 from pretune.model.columns import rows, words
 from pretune.model.feasibility import Feasibility
 from pretune.model.features import Encoder
-from pretune.model.gaussian import SCALES, Process, Terms, near_kernel
+from pretune.model.gaussian import SAME, SCALES, Process, Terms, near_kernel
 from pretune.model.need import PEAKS, MemoryNeed
 from pretune.model.outcomes import Outcomes
 from pretune.model.physics import TransformerPhysics
@@ -40,7 +40,6 @@ PRIOR_SCORES = 5  # what a normal's own reach counts among the played errors
 SOURCE_EVIDENCE = 25.0  # trials that all sources' memory outcomes together are worth at most
 MAX_REACH = 3.0  # standard deviations; beyond, playing says more of odd sources than of the target
 BEYOND_SD = 0.15  # of log throughput, per unit of distance outside of all that was seen
-SAME = 0.4  # distance at which an outcome of one configuration says little of another's
 
 
 class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn has no types

@@ -14,6 +14,7 @@ NOISE = (0.05, 0.5)  # least and most of log step time about the formula
 EVIDENCE = 60.0  # trials that one stack is worth at most: their errors are the formula's, and alike
 MAX_ROWS = 3000  # of one stack, which say as much as all
 MAX_STEPS = 60
+STACKS, FEW = 30, 5  # stacks with a level of their own, and the trials that each needs; others share one
 
 
 def calibrated(parts: Parts, log_time: Array, stacks: NDArray[np.int64]) -> Array:
@@ -25,6 +26,11 @@ def calibrated(parts: Parts, log_time: Array, stacks: NDArray[np.int64]) -> Arra
     """
     if not len(log_time):
         return MEAN.copy()
+    counts = np.bincount(stacks)
+    largest = [stack for stack in np.argsort(counts, kind="stable")[::-1][:STACKS] if counts[stack] >= FEW]
+    number = np.full(len(counts), len(largest))
+    number[np.array(largest, dtype=np.int64)] = np.arange(len(largest))
+    stacks = np.unique(number[stacks], return_inverse=True)[1]
     counts = np.bincount(stacks)
     weight = np.sqrt(np.minimum(1.0, EVIDENCE / counts[stacks]))
     level = np.eye(len(counts))[stacks]

@@ -107,7 +107,8 @@ def read_parts(setup: Setup) -> Parts:
     across = setup.tp > setup.local
     each = 1 / setup.accumulation
     scores = layers * layer.passes * layer.scores
-    eager = ~setup.fused_attention | setup.selective_checkpointing
+    # selective recomputation says that there are scores to drop, unless a fused kernel is stated
+    eager = ~setup.fused_attention | (setup.selective_checkpointing & ~setup.attention_stated)
     device = {
         "products": layers * layer.passes * layer.products + logits,
         "operand_traffic": layers * layer.passes * layer.operands,
@@ -138,7 +139,8 @@ def read_parts(setup: Setup) -> Parts:
     growth = (np.log(setup.tp / GROUP), np.log(setup.devices / DEVICES), 1.0 * (setup.pp > 1), 1.0 * across)
     return Parts(
         device=np.column_stack(list(device.values())),
-        faster=np.column_stack([setup.log_peak, 1.0 * setup.eight_bit]),
+        # logits are 16-bit products whatever the layers' are
+        faster=np.column_stack([setup.log_peak, setup.eight_bit * (1 - logits / device["products"])]),
         unstated=np.where(setup.attention_stated | eager, 0.0, scores),
         once=np.column_stack(list(once.values())),
         launch=layers * layer.passes * layer.launch,
