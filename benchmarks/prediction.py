@@ -129,7 +129,8 @@ def summarised(row: Row, drawn: Drawn) -> dict[str, Any]:
         each[method, task].append(scores(rows))
     tasks = {key: mean_of(found) for key, found in each.items()}
     methods = {
-        name: mean_of([v for (m, _), v in tasks.items() if m == name]) for name in [*METHODS, SHUFFLED]
+        name: mean_of([v for (m, _), v in tasks.items() if m == name])
+        for name in dict.fromkeys(method for method, _ in tasks)
     }
     spread = [np.std([s[row.figure] for s in found]) for (m, _), found in each.items() if m == OURS]
     return {
@@ -219,7 +220,7 @@ def shown(found: list[dict[str, Any]]) -> Table:
                 *(f"{figures[name]:{'.2f' if 'rank' in name else '.1%'}}" for name in SHOWN),
                 f"{figures['coverage']:.0%}",
                 reach if method == OURS else "",
-                end_section=method == SHUFFLED,
+                end_section=method == [*row["methods"]][-1],
             )
     return table
 
