@@ -41,7 +41,7 @@ from pretune.model.base import INTERVAL
 RESULTS = Path(__file__).resolve().parent / "results"
 OURS, SHUFFLED, PEER = "pretune", "pretune, shuffled history", "raw xgboost"
 KEPT_DRAWS = 3  # of which the rows are kept
-SHUFFLED_DRAWS = 3
+SHUFFLED_DRAWS = 1
 QUICK_SEEDS = 2
 SHOWN = {
     "median_error": "median",

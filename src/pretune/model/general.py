@@ -92,7 +92,7 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
         self.level_sds_ = self.trees_.level_sds_
         errors = [np.abs(error[np.isfinite(error)]) for _, error in held.values()]
         usual = float(np.median(np.concatenate(errors))) if any(map(len, errors)) else np.inf
-        self.limit_ = SURPRISE * max(usual / norm.ppf(0.75), min(self.level_sds_.values()))
+        self.limit_ = SURPRISE * float(np.hypot(usual / norm.ppf(0.75), max(self.level_sds_.values())))
         rng = np.random.default_rng(self.seed)
         games: list[tuple[Newcomers, Rows, Array]] = []
         for kind, (at, error) in held.items():
