@@ -29,16 +29,27 @@ class Expert:
         self.smooth: Smooth | None = None
         self.share, self.trust = 0.0, 0.8
 
-    def fit(self, x: Array, points: Array, residual: Array, groups: NDArray[np.int64]) -> Self:
-        """n >= 0 rows; ``groups`` (n,) numbers the configurations from 0."""
+    def fit(
+        self,
+        x: Array,
+        points: Array,
+        residual: Array,
+        groups: NDArray[np.int64],
+        like: Expert | None = None,
+    ) -> Self:
+        """n >= 0 rows; ``groups`` (n,) numbers the configurations from 0. An expert of nearly the same rows
+        may say what is left out to learn: how good its halves are."""
         self.trees.fit(x, residual)
         first, count = np.unique(groups, return_index=True, return_counts=True)[1:]
         if len(first) < MIN_ROWS or not np.ptp(points, axis=0).any():
             return self
-        error = self.trees.out_of_fold(x, residual, points, groups, FOLDS)[0]
-        by_trees = float(np.mean(error**2))
         means = np.bincount(groups, residual) / count
         self.smooth = Smooth().fit(points[first], means, self.trees.seed)
+        if like is not None:
+            self.share, self.trust = like.share, like.trust
+            return self
+        error = self.trees.out_of_fold(x, residual, points, groups, FOLDS)[0]
+        by_trees = float(np.mean(error**2))
         self.share = by_trees / (by_trees + self.smooth.left_out_mse)
         least = min(by_trees, self.smooth.left_out_mse)
         self.trust = least / (least + NOISE**2)

@@ -67,15 +67,15 @@ class Sources:
         self._pool()
         return self
 
-    def _pool(self) -> None:
+    def _pool(self, like: Expert | None = None) -> None:
         # without physics nothing says why platforms differ: the sharpest of them would speak for all
         if len(self.platforms) > 1 and self.baseline.name != "none":
-            self.experts[POOLED] = self._expert(np.isin(self.platform, self.platforms))
+            self.experts[POOLED] = self._expert(np.isin(self.platform, self.platforms), like)
 
-    def _expert(self, of: NDArray[np.bool_]) -> Expert:
+    def _expert(self, of: NDArray[np.bool_], like: Expert | None = None) -> Expert:
         expert = Expert(prior_sd(self.baseline), self.seed)
         groups = numbered(self.keys[of].tolist())
-        return expert.fit(self.matrix[of], self.points[of], self.residual[of], groups)
+        return expert.fit(self.matrix[of], self.points[of], self.residual[of], groups, like)
 
     def _measured(self, of: NDArray[np.bool_]) -> dict[str, float]:
         """Configuration -> residual, the median of its repeats."""
@@ -102,7 +102,7 @@ class Sources:
         }
         others.experts = {other: self.experts[other] for other in others.platforms}
         others.measured = {other: self.measured[other] for other in others.platforms}
-        others._pool()
+        others._pool(self.experts.get(POOLED))
         return others
 
     @property

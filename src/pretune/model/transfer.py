@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from threadpoolctl import threadpool_limits
 
 from pretune.errors import InputError
 from pretune.model.base import Array, Baseline, Prediction, Predictor
@@ -69,12 +70,13 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         own = words(frame, "platform.name") == self.target
         others = _stated(rows(frame, ~own))
         baseline = TransformerPhysics() if self.baseline is None else self.baseline
-        if not self._learned(others, baseline):
-            self.baseline_ = baseline.calibrated(others)
-            self._fit_sources(others)
-            self._fitted_on = others
-        self.encoder_ = Encoder(self.baseline_).fit(frame)
-        self._condition(rows(frame, own))
+        with threadpool_limits(1, "blas"):  # the matrices are small: threads cost more than they bring
+            if not self._learned(others, baseline):
+                self.baseline_ = baseline.calibrated(others)
+                self._fit_sources(others)
+                self._fitted_on = others
+            self.encoder_ = Encoder(self.baseline_).fit(frame)
+            self._condition(rows(frame, own))
         self.check_rows_ = frame.head(5)
         return self
 
