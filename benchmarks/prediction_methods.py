@@ -19,7 +19,6 @@ from pretune.model.features import Encoder
 from pretune.model.surrogate import conformal_quantile
 
 Method = Callable[[Split], Prediction]
-TARGET = "target"
 FOLDS = 5
 TREES = {"max_depth": 5, "eta": 0.06, "subsample": 0.8, "colsample_bytree": 0.8, "min_child_weight": 2}
 ROUNDS = 300

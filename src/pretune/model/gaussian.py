@@ -57,9 +57,14 @@ def likeness(a: Terms, b: Terms) -> Array:
 
 def near_kernel(a: Array, b: Array, length: float = 1.0) -> Array:
     """(n, m) squared-exponential of the distance between points (n, d) and (m, d)."""
-    gap = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T
-    near: Array = np.exp(-np.maximum(gap, 0) / (2 * length**2))
+    near: Array = np.exp(-square_distances(a, b) / (2 * length**2))
     return near
+
+
+def square_distances(a: Array, b: Array) -> Array:
+    """(n, m) between points (n, d) and (m, d)."""
+    gap: Array = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T
+    return np.maximum(gap, 0)
 
 
 class Process:

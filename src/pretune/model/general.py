@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator
 
 from pretune.model.base import Array, Baseline, Prediction, Predictor
 from pretune.model.columns import numbered, numbers, ran, rows, words
+from pretune.model.feasibility import told_by_neighbours
 from pretune.model.gaussian import SAME, near_kernel
 from pretune.model.need import PEAKS
 from pretune.model.newcomers import KNOWN, SCALES, SURPRISE, UNTRIED, Newcomers, Rows
@@ -134,25 +135,23 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
         """For each kind the number (n,) of a row's newcomer."""
         found = {}
         for kind, keys in kinds_of(frame).items():
-            number = {key: i for i, key in enumerate(self.names_[kind])}
-            known = set(self.trees_.known_[kind])
-            new = (~keys.is_in(list(known))).to_numpy()
-            found[kind] = np.where(new, UNTRIED, KNOWN).astype(np.int64)
-            for key, i in number.items():
+            known = keys.is_in(self.trees_.known_[kind]).to_numpy()
+            found[kind] = np.where(known, KNOWN, UNTRIED).astype(np.int64)
+            for i, key in enumerate(self.names_[kind]):
                 found[kind][(keys == key).to_numpy()] = i
         return found
 
     def _condition(self, own: pl.DataFrame) -> None:
         """On the newcomers' n >= 0 trials."""
         self.own_ = own
-        good = rows(own, ran(own))
         self.names_ = {
             kind: sorted(set(keys) - set(self.trees_.known_[kind])) for kind, keys in kinds_of(own).items()
         }
+        self.told_, ended_well = self._rows(own, self._codes(own)), ran(own)
+        good = rows(own, ended_well)
         residual = np.log(numbers(good, "tokens_per_s_per_device")) - self.trees_.predict(good).log_mean
         self.process_ = Newcomers(self.level_sds_, self.log_prior_, self.limit_)
-        self.process_.fit(self._rows(good, self._codes(good)), residual)
-        self.told_ = self._rows(own, self._codes(own))
+        self.process_.fit(self.told_[ended_well], residual)
         every = self.trees_.encoder_.matrix(own)
         self.need_ = self.trees_.need_.told(own, every)
         self.feasibility_ = self.trees_.feasibility_.copy().fit(
@@ -192,8 +191,7 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
         need = self.need_.over_capacity(frame, x)
         chance = self.feasibility_.predict(need, self.trees_.encoder_.stated(x))
         near = near_kernel(self.told_.points, new.points, SAME) * self.told_.same(new)
-        ended_well = (words(self.own_, "status", "ok") == "ok").astype(np.float64)
-        return np.asarray((chance + ended_well @ near) / (1 + near.sum(axis=0)))
+        return told_by_neighbours(chance, words(self.own_, "status", "ok"), near)
 
     def save(self, folder: str | Path) -> None:
         folder = Path(folder)

@@ -9,6 +9,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
 from pretune.model.base import Array
+from pretune.model.gaussian import square_distances
 
 MAX_ROWS = 250  # learned from; the fit is cubic in them
 MIN_ROWS = 8
@@ -86,8 +87,7 @@ class Smooth:
 
 def matern(a: Array, b: Array) -> Array:
     """(n, m) in 0..1 between points (n, d) and (m, d) at unit length: Matern 5/2."""
-    gap = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T
-    return _matern(np.maximum(gap, 0))[0]
+    return _matern(square_distances(a, b))[0]
 
 
 def _matern(square: Array) -> tuple[Array, Array]:

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from pretune.errors import InputError
 from pretune.model.base import Array, Baseline, Prediction, Predictor
 from pretune.model.columns import rows, words
-from pretune.model.feasibility import Feasibility
+from pretune.model.feasibility import Feasibility, told_by_neighbours
 from pretune.model.features import Encoder
 from pretune.model.gaussian import SAME, SCALES, Process, Terms, near_kernel
 from pretune.model.need import PEAKS, MemoryNeed
@@ -183,8 +183,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         if not len(self.trials_):
             return chance
         near = near_kernel(self.encoder_.points(self.trials_), self.encoder_.points(frame), SAME)
-        ended_well = (words(self.trials_, "status", "ok") == "ok").astype(np.float64)
-        return np.asarray((chance + ended_well @ near) / (1 + near.sum(axis=0)))
+        return told_by_neighbours(chance, words(self.trials_, "status", "ok"), near)
 
     # -- keeping --------------------------------------------------------------------
     def save(self, folder: str | Path) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pretune.model.base import Array
 from pretune.model.physics import communication, flops
@@ -87,9 +88,11 @@ class Parts:
     launch: Array
     latency: Array
     growth: Array
-    log_devices: Array
     micro_batches: Array
     bubble: Array
+
+    def __getitem__(self, at: NDArray[np.bool_]) -> Parts:
+        return Parts(**{name: values[at] for name, values in vars(self).items()})
 
 
 def read_parts(setup: Setup) -> Parts:
@@ -146,7 +149,6 @@ def read_parts(setup: Setup) -> Parts:
         launch=layers * layer.passes * layer.launch,
         latency=(tensor.latency_s + expert.latency_s + context.latency_s) * each,
         growth=np.column_stack(growth),
-        log_devices=growth[1],
         micro_batches=setup.accumulation,
         bubble=bubble_fraction(setup.pp, setup.vp, setup.accumulation),
     )
@@ -158,7 +160,7 @@ def step_time(parts: Parts, constants: Array) -> tuple[Array, Array]:
     Of the parts that are times, that is their share of the step; shares add up to 1.
     """
     value = {name: constants[i] for name, i in _AT.items()}
-    a, b = len(DEVICE), len(ONCE)
+    a, b, log_devices = len(DEVICE), len(ONCE), parts.growth[:, 1]
     device = parts.device * np.exp(constants[:a])
     decline = np.exp(value["peak_decline"] * parts.faster[:, 0])
     device[:, _AT["products"]] *= decline * np.exp(value["eight_bit"] * parts.faster[:, 1])
@@ -166,7 +168,7 @@ def step_time(parts: Parts, constants: Array) -> tuple[Array, Array]:
     unstated = parts.unstated * np.exp(value["score_traffic"] + value["unstated_attention"])
     device[:, _AT["score_traffic"]] += unstated
     once = parts.once * np.exp(constants[a : a + b])
-    once[:, -1] *= np.exp(value["step_overhead_growth"] * parts.log_devices)
+    once[:, -1] *= np.exp(value["step_overhead_growth"] * log_devices)
     launch = parts.launch * np.exp(value["launch"])
     growth = constants[[_AT[n] for n in NAMES if n.startswith("latency_")]]
     latency = parts.latency * np.exp(value["latency"] + parts.growth @ growth)
@@ -192,7 +194,7 @@ def step_time(parts: Parts, constants: Array) -> tuple[Array, Array]:
     found[:, _AT["peak_decline"]] = (products + attention) * parts.faster[:, 0]
     found[:, _AT["eight_bit"]] = products * parts.faster[:, 1]
     found[:, a : a + b] = once / total[:, None]
-    found[:, _AT["step_overhead_growth"]] = once[:, -1] / total * parts.log_devices
+    found[:, _AT["step_overhead_growth"]] = once[:, -1] / total * log_devices
     found[:, _AT["unstated_attention"]] = unstated * working
     found[:, _AT["launch"]] = share * weight[:, 1] * busy
     # the maximum itself is divided out, which the logs of both powers know

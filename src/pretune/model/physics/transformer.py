@@ -56,7 +56,7 @@ class TransformerPhysics(Baseline):
     name: ClassVar[str] = "transformer"
 
     def __init__(self, constants: Mapping[str, float] | None = None) -> None:
-        """Raises :class:`KeyError` for a constant that does not exist."""
+        """Raises :class:`ValueError` for a constant that does not exist."""
         self._constants = MEAN.copy()
         for name, value in (constants or {}).items():
             self._constants[NAMES.index(name)] = value
@@ -75,10 +75,14 @@ class TransformerPhysics(Baseline):
         for stack in np.unique(stacks):
             of = order[stacks[order] == stack]
             rank[of] = np.arange(len(of))
+        good, stacks = rows(good, rank < MAX_ROWS), stacks[rank < MAX_ROWS]
         setup = read_setup(good)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            parts = read_parts(setup)
+            said = step_time(parts, self._constants)[0]
         measured = _log(_tokens(setup) / numbers(good, "tokens_per_s_per_device"))
-        known = (rank < MAX_ROWS) & np.isfinite(measured - self.log_throughput(good))
-        found = calibrated(read_parts(read_setup(rows(good, known))), measured[known], stacks[known])
+        known = np.isfinite(measured - said)
+        found = calibrated(parts[known], measured[known], stacks[known])
         return type(self)(dict(zip(NAMES, found.tolist(), strict=True)))
 
     def log_throughput(self, frame: pl.DataFrame) -> Array:
