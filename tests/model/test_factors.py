@@ -156,7 +156,7 @@ def test_nanotron_balances_the_output_layer_and_reports_the_first_stage() -> Non
     layers = [each[0] for each in memory.stage_layers(balanced)]
     assert layers == [18, 14]  # the output projection weighs as much as 2.2 layers
     assert [each[0] for each in memory.stage_layers(setup(pp=2))] == [16, 16]
-    own = memory.terms(balanced, reported=True)[0]
+    own = memory.reported(balanced, memory.terms(balanced))[0]
     assert own[0].tolist() == own[1].tolist() == memory.terms(balanced)[0, 0].tolist()
 
 

@@ -48,14 +48,28 @@ def rows(frame: pl.DataFrame, keep: NDArray[np.bool_]) -> pl.DataFrame:
     return frame.filter(pl.Series(keep, dtype=pl.Boolean))
 
 
-def configurations(frame: pl.DataFrame, columns: re.Pattern[str] = CONFIGURATION) -> list[str]:
-    """n keys that are equal where all ``columns`` are: by default workload and knobs, that is, repeats and
-    the same choice elsewhere.
+def configurations(frame: pl.DataFrame) -> list[str]:
+    """n :func:`keys_of` of workload and knobs: equal for repeats and for the same choice elsewhere."""
+    return keys_of(frame, CONFIGURATION).to_list()
+
+
+def keys_of(frame: pl.DataFrame, columns: re.Pattern[str]) -> pl.Series:
+    """(n,) strings that are equal where all ``columns`` are.
 
     A knob that is null and a knob that is no column at all are the same.
     """
+    names = sorted(filter(columns.match, frame.columns))
+    distinct = frame.select(names).unique(maintain_order=True)
+    if 2 * len(distinct) > len(frame) or not names:
+        return _keys(frame.select(names), len(frame))
+    # words are slow to make: once for each of a few models
+    named = distinct.with_columns(_keys(distinct, len(distinct)).alias(""))
+    return frame.select(names).join(named, on=names, how="left", nulls_equal=True, maintain_order="left")[""]
+
+
+def _keys(frame: pl.DataFrame, count: int) -> pl.Series:
     parts = []
-    for name in sorted(filter(columns.match, frame.columns)):
+    for name in frame.columns:
         column = frame[name]
         if column.dtype == pl.Null:
             continue
@@ -64,8 +78,8 @@ def configurations(frame: pl.DataFrame, columns: re.Pattern[str] = CONFIGURATION
         shown = pl.lit(f"{name}=") + column.cast(pl.String) + pl.lit(";")
         parts.append(pl.select(shown.fill_null("").alias(name)).to_series())
     if not parts:
-        return [""] * len(frame)
-    return pl.DataFrame(parts).select(pl.concat_str(pl.all())).to_series().to_list()
+        return pl.Series([""], dtype=pl.String).new_from_index(0, count)
+    return pl.DataFrame(parts).select(pl.concat_str(pl.all())).to_series()
 
 
 def numbered(keys: list[str]) -> NDArray[np.int64]:

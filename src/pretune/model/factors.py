@@ -51,7 +51,9 @@ class Factors:
 
     def log_bytes(self, terms: Array, kernel: NDArray[np.object_]) -> Array:
         """(n,) log of the fullest stage, of (n, stages, k) terms."""
-        extra = np.array([self.kernels.get(name, 0.0) for name in kernel], dtype=np.float64)
+        extra = np.zeros(len(kernel))
+        for name, more in self.kernels.items():
+            extra[kernel == name] = more
         return _log_bytes(terms, self.log_factor, extra)[0]
 
     def fitted(self, rows: Rows, trust: float = 0.0) -> Self:

@@ -48,6 +48,7 @@ class MemoryEdge:
             + np.zeros(len(_UNSEEN))
         )
         self.base: tuple[float, float] = PRIOR_BASE
+        self._curve: Array | None = None  # chances to run over _FINE, once they were asked for
 
     def fit(self, x: Array, status: NDArray[np.object_], strength: float = 1.0) -> Self:
         """Learn from n >= 0 trials; ``strength`` below 1 discounts those of other platforms."""
@@ -58,6 +59,7 @@ class MemoryEdge:
             if held.any():
                 chance = _outcome(STATUSES[value], (edges[:-1] + edges[1:])[held] / 2)
                 self.log_weight = self.log_weight + strength * np.log(chance) @ counts[held]
+        self._curve = None
         known = strength * np.isin(status, list(STATUSES)).sum()
         self.base = _updated(self.base, strength * (status == "ok").sum(), known)
         return self
@@ -68,8 +70,9 @@ class MemoryEdge:
 
     def predict(self, x: Array) -> Array:
         """(n,) probabilities; the share of trials that ran where x is unknown."""
-        curve = np.tensordot(self._weight(), _outcome("ok", _FINE), axes=4)
-        return np.where(np.isfinite(x), np.interp(np.nan_to_num(x), _FINE, curve), self.base[0])
+        if self._curve is None:
+            self._curve = np.tensordot(self._weight(), _outcome("ok", _FINE), axes=4)
+        return np.where(np.isfinite(x), np.interp(np.nan_to_num(x), _FINE, self._curve), self.base[0])
 
     def blame(self, x: Array) -> Array:
         """(n,) the chance that memory is why a trial failed whose cause is unknown; 1 where x is."""

@@ -62,7 +62,7 @@ class Encoder:
             parts += _one_hot(frame, name, seen)
         if self.physical_:
             parts += [column.to_numpy() for column in self.baseline.features(frame)]
-        return np.column_stack(parts).astype(np.float64) if parts else np.zeros((len(frame), 0))
+        return np.column_stack(parts) if parts else np.zeros((len(frame), 0))
 
     def stated(self, matrix: Array) -> Array:
         """(n, g) the columns of a :meth:`matrix` that the frame states, without what physics derives."""

@@ -17,12 +17,12 @@ from pretune.model.feasibility import told_by_neighbours
 from pretune.model.gaussian import SAME, near_kernel
 from pretune.model.need import PEAKS
 from pretune.model.newcomers import KNOWN, SCALES, SURPRISE, UNTRIED, Newcomers, Rows
+from pretune.model.physics.reading import read_once
 from pretune.model.saving import ORIGIN, known_columns, read_sheet, rows_frame, verify, write_sheet
 from pretune.model.surrogate import (
-    AT_ONCE,
     BoostedTrees,
     conformal_quantile,
-    joined,
+    in_slices,
     kinds_of,
     norm_reach,
     residuals,
@@ -54,7 +54,7 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
     it differs. Predictions are in tokens/s per device.
     """
 
-    def __init__(self, baseline: Baseline | None = None, seed: int = 0, n_jobs: int = 1) -> None:
+    def __init__(self, baseline: Baseline | None = None, seed: int = 0, n_jobs: int | None = None) -> None:
         self.baseline = baseline
         self.seed = seed
         self.n_jobs = n_jobs
@@ -160,9 +160,13 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
 
     def predict(self, frame: pl.DataFrame) -> Prediction:
         """Predict configurations. Reads only the columns known before a trial."""
-        if len(frame) > AT_ONCE:
-            return joined([self.predict(some) for some in frame.iter_slices(AT_ONCE)])
+        return in_slices(self._predict, frame, self.n_jobs)
+
+    @read_once()
+    def _predict(self, frame: pl.DataFrame) -> Prediction:
         believed = self.trees_.predict(frame)
+        if not any(self.names_.values()):
+            return believed
         codes = self._codes(frame)
         told = np.any([keys >= 0 for keys in codes.values()], axis=0)
         if not told.any():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
@@ -15,16 +16,28 @@ from sklearn.base import BaseEstimator
 
 from pretune.model.base import INTERVAL, Array, Baseline, Prediction, Predictor
 from pretune.model.boosting import MIN_ROWS, Neighbourhood, ResidualTrees, nearest
-from pretune.model.columns import MODEL, WIDTH, configurations, numbered, numbers, ran, rows, text, words
+from pretune.model.columns import (
+    MODEL,
+    WIDTH,
+    configurations,
+    keys_of,
+    numbered,
+    numbers,
+    ran,
+    rows,
+    text,
+    words,
+)
 from pretune.model.feasibility import Feasibility
 from pretune.model.features import Encoder
 from pretune.model.need import MemoryNeed
 from pretune.model.physics import BASELINES, NoPhysics, TransformerPhysics
+from pretune.model.physics.reading import read_once
 from pretune.model.saving import read_sheet, rows_frame, verify, write_sheet
 
 PRIOR_SD = 0.6  # of log throughput about the physics, before any trial
 UNKNOWN_SD = 5.0  # ... where there is no physics
-AT_ONCE = 65_536  # rows predicted by one thread in one go
+AT_ONCE = 32_768  # rows predicted by one thread in one go
 HELD_OUT_ROWS = 20_000  # of which errors are measured; more say nothing new
 UNTRIED = 0.5  # a correction's weight before anything was held out, in squares of log throughput
 PRIOR_ROWS = 5  # how many trials the prior is worth when the interval is set
@@ -51,7 +64,7 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
         learning_rate: float = 0.06,
         folds: int = 5,
         seed: int = 0,
-        n_jobs: int = 1,
+        n_jobs: int | None = None,
     ) -> None:
         self.baseline = baseline
         self.n_estimators = n_estimators
@@ -61,6 +74,7 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
         self.seed = seed
         self.n_jobs = n_jobs
 
+    @read_once()
     def fit(self, frame: pl.DataFrame, y: None = None) -> Self:
         """Learn from n >= 0 trials in the store's columns, failed ones included; ``y`` is not used."""
         baseline = TransformerPhysics() if self.baseline is None else self.baseline
@@ -75,7 +89,7 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
         self._learn_blind(frame)
         matrix = self.encoder_.matrix(frame)
         self.need_ = MemoryNeed(self.baseline_, self.seed).fit(frame, matrix)
-        self.feasibility_ = Feasibility(self.need_.sd_, self.seed, self.n_jobs).fit(
+        self.feasibility_ = Feasibility(self.need_.sd_, self.seed, self.n_jobs or 1).fit(
             self.need_.over_capacity(frame, matrix),
             words(frame, "status", "ok"),
             self.encoder_.stated(matrix),
@@ -91,7 +105,7 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
             self.learning_rate,
             level_sd=prior_sd(self.baseline_),
             seed=self.seed,
-            n_jobs=self.n_jobs,
+            n_jobs=self.n_jobs or 1,
         )
 
     def _learn_errors(self, good: pl.DataFrame, x: Array, points: Array, baseline: Baseline) -> None:
@@ -168,11 +182,9 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
 
     def predict(self, frame: pl.DataFrame) -> Prediction:
         """Physics times the learned residual. Reads only the columns known before a trial."""
-        if len(frame) <= AT_ONCE:
-            return self._predict(frame)
-        with ThreadPoolExecutor(self.n_jobs) as threads:
-            return joined(list(threads.map(self._predict, frame.iter_slices(AT_ONCE))))
+        return in_slices(self._predict, frame, self.n_jobs)
 
+    @read_once()
     def _predict(self, frame: pl.DataFrame) -> Prediction:
         base, x = self.baseline_.log_throughput(frame), self.encoder_.matrix(frame)
         near = self.half_width_ * (1 + self.near_(self.encoder_.points(frame)))
@@ -253,15 +265,25 @@ def level_sd(error: Array, keys: Sequence[str], prior: float) -> float:
 
 def kinds_of(frame: pl.DataFrame) -> dict[str, pl.Series]:
     """What a row can be new in, and its keys (n,), equal where rows are not new to each other."""
-    model, platform = pl.Series(configurations(frame, MODEL), dtype=pl.String), text(frame, "platform.name")
+    model, platform = keys_of(frame, MODEL), text(frame, "platform.name")
     both = model + " on " + platform
     return {
         "model": model,
         "platform": platform,
         "model on platform": both,
         "accelerator": text(frame, "accelerator.name"),
-        "width": pl.Series(configurations(frame, WIDTH), dtype=pl.String),
+        "width": keys_of(frame, WIDTH),
     }
+
+
+def in_slices(
+    predict: Callable[[pl.DataFrame], Prediction], frame: pl.DataFrame, n_jobs: int | None
+) -> Prediction:
+    """What ``predict`` says of a frame, however long, in bounded memory; ``n_jobs`` threads, None: all."""
+    if len(frame) <= AT_ONCE:
+        return predict(frame)
+    with ThreadPoolExecutor(n_jobs or os.cpu_count()) as threads:
+        return joined(list(threads.map(predict, frame.iter_slices(AT_ONCE))))
 
 
 def joined(parts: list[Prediction]) -> Prediction:

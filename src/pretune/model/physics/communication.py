@@ -8,7 +8,7 @@ import numpy as np
 
 from pretune.model.base import Array
 from pretune.model.physics.memory import rank_parameters
-from pretune.model.physics.setup import Flags, Setup
+from pretune.model.physics.setup import Flags, Setup, once
 
 HIDDEN = 0.8  # assumed: the share of overlapped communication that compute can hide at most
 REUSE_ELEMENTS = 5e8  # half of DeepSpeed's stage3_max_reuse_distance: a weight is passed twice
@@ -55,6 +55,7 @@ def _traffic(setup: Setup, size: Array, stride: Array, moved: Array, messages: A
     return Traffic(moved, messages, wire_s, messages * setup.latency_s)
 
 
+@once
 def persistent_parameters(setup: Setup) -> tuple[Array, Array]:
     """(n,), (n,) elements and number of the weights of a rank that ZeRO-3 keeps whole on every rank."""
     hidden, count = setup.hidden, setup.layers / setup.pp
@@ -100,6 +101,7 @@ def data_parallel_volumes(setup: Setup) -> tuple[Array, Array]:
     return gradients, parameters
 
 
+@once
 def data_parallel(setup: Setup) -> Traffic:
     """Gradients and parameters over the data-parallel group, in buckets."""
     weights, zero, steps = rank_parameters(setup), setup.zero, setup.accumulation
@@ -119,6 +121,7 @@ def data_parallel(setup: Setup) -> Traffic:
     return _traffic(setup, size, stride, moved, reductions + gathers)
 
 
+@once
 def tensor_parallel(setup: Setup) -> Traffic:
     """Two all-reduces of the activations per layer forward, two backward (Shoeybi et al. 2019,
     arXiv:1909.08053, section 3), two more where the forward pass is run again."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pretune.model.base import Array
-from pretune.model.physics.setup import Flags, Setup
+from pretune.model.physics.setup import Flags, Setup, once
 
 # Assumed: what a process holds before its first tensor. Accelerator: context, communicator
 # buffers, workspaces; CPU: the collectives' buffers, since its memory is counted after the imports.
@@ -45,6 +45,7 @@ KINDS = {
 }
 
 
+@once
 def layer_parameters(setup: Setup) -> Array:
     """(n,) matrix weights of one layer, all experts of one expert-parallel rank, before TP."""
     attention = 2 * setup.hidden**2 + 2 * setup.hidden * setup.kv_size
@@ -53,6 +54,7 @@ def layer_parameters(setup: Setup) -> Array:
     return attention + mlp * held + setup.hidden * setup.experts
 
 
+@once
 def rank_parameters(setup: Setup) -> Array:
     """(n,) weights of a pipeline stage that has an embedding, on one rank, before ZeRO shards them."""
     return _parameters(setup, setup.layers / setup.pp)
@@ -63,6 +65,7 @@ def _parameters(setup: Setup, layers: Array) -> Array:
     return (layers * layer_parameters(setup) + tables) / setup.tp
 
 
+@once
 def stage_layers(setup: Setup) -> tuple[Array, Array]:
     """(n,) each: layers of the first and of the last pipeline stage.
 
@@ -122,6 +125,7 @@ def _shards(setup: Setup, stage: int) -> Array:
     return np.where(setup.zero >= stage, setup.dp, 1.0)
 
 
+@once
 def _layer(setup: Setup) -> tuple[Array, Array, Array]:
     """(n,) bytes of one layer and micro batch that tensor parallelism leaves whole, splits, and of scores."""
     unit = setup.tokens * setup.hidden * setup.element / 2
@@ -176,18 +180,22 @@ def _buffers(setup: Setup) -> Array:
     return np.where(setup.deepspeed & (setup.zero >= 1), setup.gradient_element * reduce, 0.0)
 
 
-def terms(setup: Setup, reported: bool = False) -> Array:
+def terms(setup: Setup) -> Array:
     """(n, 2, k) bytes on the first and the last pipeline stage, by :data:`KINDS`; NaN for unknown models.
 
-    The peak is the fuller stage's sum. With ``reported``, the stages that the framework's own
-    figure covers: nanotron's is the first one's.
+    The peak is the fuller stage's sum.
     """
     layers, batches = stage_layers(setup), _held_batches(setup)
     stages = [_stage(setup, layers[0], batches[0], setup.pp <= 1), _stage(setup, layers[1], batches[1], True)]
-    found = np.stack([np.column_stack([stage[kind] for kind in KINDS]) for stage in stages], axis=1)
-    if reported:
-        found[:, 1] = np.where(setup.nanotron[:, None], found[:, 0], found[:, 1])
-    return found
+    return np.stack([np.column_stack([stage[kind] for kind in KINDS]) for stage in stages], axis=1)
+
+
+def reported(setup: Setup, terms: Array) -> Array:
+    """(n, 2, k) :func:`terms` of the stages that the framework's own figure covers: nanotron's is the
+    first one's."""
+    if not setup.nanotron.any():
+        return terms
+    return np.where(setup.nanotron[:, None, None], terms[:, :1], terms)
 
 
 def _stage(setup: Setup, layers: Array, batches: Array, output: Flags | bool) -> dict[str, Array]:
@@ -210,7 +218,7 @@ def _stage(setup: Setup, layers: Array, batches: Array, output: Flags | bool) ->
     return {kind: FRAGMENTATION * size for kind, size in tensors.items()} | {"context": context}
 
 
-def peak_bytes(setup: Setup) -> Array:
-    """(n,) all of it, each kind by its usual factor."""
+def peak_bytes(terms: Array) -> Array:
+    """(n,) all of the fuller stage's (n, 2, k) :func:`terms`, each kind by its usual factor."""
     usual = np.array([kind.usual for kind in KINDS.values()])
-    return np.asarray((terms(setup) @ usual).max(axis=1))
+    return np.asarray((terms @ usual).max(axis=1))

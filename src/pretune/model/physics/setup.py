@@ -5,8 +5,10 @@ Assumptions stay inside the physics: the knobs that trees see remain null where 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -16,6 +18,7 @@ from pretune.model.base import Array
 from pretune.model.columns import numbers, text
 
 Flags = NDArray[np.bool_]
+Found = TypeVar("Found")
 
 BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 2.0}  # fp8 keeps 16-bit weights
 A100_FLOPS_PER_S = 312e12  # NVIDIA A100 data sheet, bf16
@@ -101,6 +104,20 @@ class Setup:
     def tokens(self) -> Array:
         """Tokens of one micro batch on one rank."""
         return self.micro_batch * self.sequence / self.cp
+
+
+def once(formula: Callable[[Setup], Found]) -> Callable[[Setup], Found]:
+    """A formula that many others rest on: worked out once for a setup, and kept with it."""
+
+    @wraps(formula)
+    def found(setup: Setup) -> Found:
+        kept = vars(setup).setdefault("_once", {})  # beside the fields, which are frozen
+        if found not in kept:
+            kept[found] = formula(setup)
+        value: Found = kept[found]
+        return value
+
+    return found
 
 
 def read_setup(frame: pl.DataFrame) -> Setup:

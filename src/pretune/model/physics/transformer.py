@@ -13,8 +13,9 @@ from pretune.model.columns import numbered, numbers, ran, rows, words
 from pretune.model.physics import communication, memory
 from pretune.model.physics.bubble import bubble_fraction
 from pretune.model.physics.calibration import MAX_ROWS, calibrated
-from pretune.model.physics.setup import Setup, read_setup
-from pretune.model.physics.step import MEAN, NAMES, SD, read_parts, step_time
+from pretune.model.physics.reading import Reading, reading
+from pretune.model.physics.setup import Setup
+from pretune.model.physics.step import MEAN, NAMES, SD
 
 # What makes trials a stack: software and devices whose constants and ways of measuring are their own.
 _STACK = ("source", "framework", "accelerator.name")
@@ -76,41 +77,37 @@ class TransformerPhysics(Baseline):
             of = order[stacks[order] == stack]
             rank[of] = np.arange(len(of))
         good, stacks = rows(good, rank < MAX_ROWS), stacks[rank < MAX_ROWS]
-        setup = read_setup(good)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            parts = read_parts(setup)
-            said = step_time(parts, self._constants)[0]
-        measured = _log(_tokens(setup) / numbers(good, "tokens_per_s_per_device"))
+        read = Reading(good)
+        parts, said = read.parts, read.step(self._constants)[0]
+        measured = _log(_tokens(read.setup) / numbers(good, "tokens_per_s_per_device"))
         known = np.isfinite(measured - said)
         found = calibrated(parts[known], measured[known], stacks[known])
         return type(self)(dict(zip(NAMES, found.tolist(), strict=True)))
 
     def log_throughput(self, frame: pl.DataFrame) -> Array:
-        setup = read_setup(frame)
+        read = reading(frame)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(np.log(_tokens(setup)) - step_time(read_parts(setup), self._constants)[0])
+            return np.asarray(np.log(_tokens(read.setup)) - read.step(self._constants)[0])
 
     def memory_bytes(self, frame: pl.DataFrame) -> Array:
-        return memory.peak_bytes(read_setup(frame))
+        return memory.peak_bytes(reading(frame).terms)
 
     def memory_terms(self, frame: pl.DataFrame, reported: bool = False) -> Array:
-        return memory.terms(read_setup(frame), reported)
+        read = reading(frame)
+        return memory.reported(read.setup, read.terms) if reported else read.terms
 
     def shares(self, frame: pl.DataFrame) -> Array:
         """(n, c) how log time moves when a constant does, by as much as is thinkable of that constant."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            slope = step_time(read_parts(read_setup(frame)), self._constants)[1]
-        return np.nan_to_num(slope) * SD
+        return np.nan_to_num(reading(frame).step(self._constants)[1]) * SD
 
     def features(self, frame: pl.DataFrame) -> pl.DataFrame:
-        setup = read_setup(frame)
-        columns = {**_sizes(setup), **self._shares(setup, frame)}
-        return pl.DataFrame({f"physics.{name}": values for name, values in columns.items()}).with_columns(
-            pl.all().cast(pl.Float64).replace([np.inf, -np.inf], None).fill_nan(None)
-        )
+        read = reading(frame)
+        columns = {**_sizes(read), **self._shares(read)}
+        return pl.DataFrame([_finite(f"physics.{name}", values) for name, values in columns.items()])
 
-    def _shares(self, setup: Setup, frame: pl.DataFrame) -> dict[str, Array]:
+    def _shares(self, read: Reading) -> dict[str, Array]:
         """Times that rest on a rate: null where neither a vendor nor a probe gave that rate."""
+        frame = read.frame
         known = {
             kind: np.any(
                 [np.isfinite(numbers(frame, name)) for name in frame.columns if name.startswith(prefixes)]
@@ -119,8 +116,7 @@ class TransformerPhysics(Baseline):
             )
             for kind, prefixes in _RESTS_ON.items()
         }
-        with np.errstate(divide="ignore", invalid="ignore"):
-            log_time, slope = step_time(read_parts(setup), self._constants)
+        log_time, slope = read.step(self._constants)
         shares = {"log_step_time_s": np.where(known["compute"], log_time, np.nan)}
         for name, (parts, rate) in _SHARES.items():
             share = slope[:, [NAMES.index(part) for part in parts]].sum(axis=1)
@@ -139,11 +135,16 @@ def _log(values: Array) -> Array:
         return np.log(np.where(values > 0, values, np.nan))
 
 
-def _sizes(setup: Setup) -> dict[str, Array]:
+def _finite(name: str, values: Array) -> pl.Series:
+    return pl.Series(name, np.where(np.isfinite(values), values, np.nan), nan_to_null=True)
+
+
+def _sizes(read: Reading) -> dict[str, Array]:
     """What follows from workload, knobs and device count alone."""
+    setup = read.setup
     traffic = communication.data_parallel(setup)
     tensor = communication.tensor_parallel(setup)
-    peak = memory.peak_bytes(setup)
+    peak = memory.peak_bytes(read.terms)
     return {
         "log_rank_parameters": _log(memory.rank_parameters(setup)),
         "log_micro_batch_tokens": _log(setup.tokens),
