@@ -3,25 +3,33 @@
     python benchmarks/model_speed.py [--json]
 
 The configurations are those of a made-up GPU cluster, of many models, layouts and batches; their
-throughput is the physics' with a known deviation and noise. Peak memory is the process's own, by the kernel.
+throughput is the physics' with a known deviation and noise. Each task has a process of its own, whose peak
+memory is the kernel's figure, imports and the task's own frames included.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
+import platform
 import resource
+import sys
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from pretune.model import BoostedTrees, TransferSurrogate, TransformerPhysics
+import pretune
+from pretune.model import TransferSurrogate, TransformerPhysics
 from pretune.tuner.strategies.transfer import most_promising
 
-Found = TypeVar("Found")
+RESULTS = Path(__file__).resolve().parent / "results" / "model_speed.json"
+PLATFORMS = ("a", "b", "c", "d")  # those a fit learns from; sources of the suggestion are the last three
 LEVELS: dict[str, list[Any]] = {
     "model.layers": [12, 24, 32, 48, 80],
     "model.hidden_size": [1024, 2048, 4096, 8192],
@@ -83,45 +91,52 @@ def trials(count: int, platform: str = "a", seed: int = 1) -> pl.DataFrame:
     )
 
 
-def timed(work: Callable[[], Found]) -> tuple[Found, dict[str, float]]:
-    """What ``work`` gives; its wall seconds, and by how many GiB the process's peak memory grew."""
-    before, began = _peak_gib(), time.perf_counter()
-    found = work()
-    return found, {"seconds": time.perf_counter() - began, "peak_growth_gib": _peak_gib() - before}
+def seconds(work: Callable[[], object]) -> float:
+    """On the wall."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
 
 
-def _peak_gib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-
-
-def measure(rows: int, fitted: int, candidates: int) -> dict[str, dict[str, float]]:
-    """Each task with its seconds and GiB."""
-    model = BoostedTrees(n_jobs=-1).fit(trials(2000))
+def predict(rows: int) -> float:
+    """Features, physics, intervals and chances of ``rows`` configurations of a known platform."""
+    model = pretune.Surrogate().fit(trials(2000))
     space = configurations(rows, seed=2)
     model.predict(space.head(1000))
-    _, prediction = timed(lambda: model.predict(space))
-    history = trials(fitted)
-    _, fit = timed(lambda: BoostedTrees(n_jobs=-1).fit(history))
-    return {
-        f"predict {rows:,} configurations": prediction,
-        f"fit on {fitted:,} trials": fit,
-        f"suggest among {candidates:,} candidates": _suggestion(candidates),
-    }
+    return seconds(lambda: model.predict(space))
 
 
-def _suggestion(candidates: int) -> dict[str, float]:
+def fit(rows: int) -> float:
+    """A surrogate on the trials of four platforms."""
+    each = [trials(rows // len(PLATFORMS), name, seed) for seed, name in enumerate(PLATFORMS)]
+    history = pl.concat(each)
+    return seconds(lambda: pretune.Surrogate().fit(history))
+
+
+def suggest(candidates: int) -> float:
     """The next trial after 10 of the target's own, the sources learned before: fit, predict, choose."""
-    sources = pl.concat([trials(500, name, seed) for seed, name in enumerate(("b", "c", "d"), 3)])
+    sources = pl.concat([trials(500, name, seed) for seed, name in enumerate(PLATFORMS[1:], 3)])
     space, own = configurations(candidates, "a", 9), trials(12, "a", 9)
     surrogate = TransferSurrogate("a")
     surrogate.fit(pl.concat([sources, own.head(10)])).predict(space)
 
-    def suggest() -> int:
+    def suggestion() -> int:
         believed = surrogate.fit(pl.concat([sources, own.head(11)])).predict(space)
         best = np.log(float(own["tokens_per_s_per_device"].max() or 1.0))  # type: ignore[arg-type]
         return most_promising(believed, np.ones(candidates, dtype=bool), best)
 
-    return timed(suggest)[1]
+    return seconds(suggestion)
+
+
+def measured(task: Callable[[int], float], size: int) -> dict[str, float]:
+    """The task's seconds, and the most memory that this process ever held, in GiB."""
+    took = task(size)
+    unit = 2**30 if sys.platform == "darwin" else 2**20  # bytes there, KiB elsewhere
+    return {"seconds": took, "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit}
+
+
+def machine() -> dict[str, Any]:
+    return {"cores": os.cpu_count(), "architecture": platform.machine(), "python": platform.python_version()}
 
 
 def main() -> None:
@@ -131,12 +146,22 @@ def main() -> None:
     options.add_argument("--fitted", type=int, default=100_000)
     options.add_argument("--candidates", type=int, default=10_000)
     args = options.parse_args()
-    found = measure(args.rows, args.fitted, args.candidates)
+    tasks = {
+        f"predict {args.rows:,} configurations": (predict, args.rows),
+        f"fit on {args.fitted:,} trials": (fit, args.fitted),
+        f"suggest among {args.candidates:,} candidates": (suggest, args.candidates),
+    }
+    found = {}
+    for name, task in tasks.items():
+        with multiprocessing.get_context("spawn").Pool(1) as alone:
+            found[name] = alone.apply(measured, task)
+    kept = json.dumps({"machine": machine(), "tasks": found}, indent=1)
+    RESULTS.write_text(kept + "\n")
     if args.json:
-        print(json.dumps(found))
+        print(kept)
         return
-    for task, figures in found.items():
-        print(f"{task:<40} {figures['seconds']:7.2f} s   +{figures['peak_growth_gib']:.2f} GiB")
+    for name, figures in found.items():
+        print(f"{name:<40} {figures['seconds']:7.2f} s   {figures['peak_gib']:.2f} GiB at most")
 
 
 if __name__ == "__main__":
