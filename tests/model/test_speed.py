@@ -75,3 +75,10 @@ def test_outside_of_read_once_a_frame_that_was_changed_is_read_again() -> None:
         before = physics.log_throughput(frame)
     frame.replace_column(frame.get_column_index("model.layers"), pl.Series("model.layers", [8]))
     assert physics.log_throughput(frame) < before
+
+
+def test_of_a_long_history_a_sample_is_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A played newcomer is one with all its rows, also those that were not sampled."""
+    monkeypatch.setattr(surrogate, "HELD_OUT_ROWS", 100)
+    history = pl.concat([trials("slow", seed=1), trials("half", seed=2)], how="diagonal_relaxed")
+    assert np.isfinite(Surrogate().fit(history).log_prior_).all()

@@ -105,8 +105,7 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
                 if len(mine) <= max(PLAYED_TRIALS):
                     continue
                 # what is new in one way is often new in others: a platform, and every model on it
-                of = np.zeros(len(good), dtype=bool)
-                of[at[mine]] = True
+                of = (keys[kind] == keys[kind][int(at[mine[0]])]).to_numpy()
                 codes = {
                     each: np.where(keys[each].is_in(keys[each].filter(~of).unique().to_list()), KNOWN, 0)[
                         at[mine]
