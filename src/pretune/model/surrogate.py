@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.stats import norm
 from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
 
 from pretune.model.base import INTERVAL, Array, Baseline, Prediction, Predictor
 from pretune.model.boosting import MIN_ROWS, Neighbourhood, ResidualTrees, nearest
@@ -168,6 +169,7 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
 
     def predict(self, frame: pl.DataFrame) -> Prediction:
         """Physics times the learned residual. Reads only the columns known before a trial."""
+        check_is_fitted(self)
         if len(frame) <= AT_ONCE:
             return self._predict(frame)
         with ThreadPoolExecutor(self.n_jobs) as threads:
@@ -201,6 +203,7 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
         )
 
     def save(self, folder: str | Path) -> None:
+        check_is_fitted(self)
         folder = Path(folder)
         state: dict[str, Any] = {
             "params": {k: v for k, v in self.get_params(deep=False).items() if k != "baseline"},
