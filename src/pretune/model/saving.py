@@ -16,6 +16,7 @@ from pretune.model.columns import KNOWN_BEFORE
 
 FORMAT = 2
 SHEET = "surrogate.json"
+CARD = "card.md"  # beside the surrogate, and the page of what tracks it
 CHECK_ROWS = 5
 ORIGIN = ("platform.name", "accelerator.name")  # identities that are no features, and tell newcomers
 TOLERANCE = 1e-4  # boosters sum 32-bit floats, whose order may differ between machines
@@ -42,7 +43,7 @@ def write_sheet(surrogate: Predictor, folder: Path, state: dict[str, Any], rows:
     sheet = {
         "format": FORMAT,
         "kind": type(surrogate).__name__,
-        "versions": {name: _version(name) for name in ("pretune", "xgboost", "polars", "numpy")},
+        "versions": versions(),
         **state,
         "check": check,
     }
@@ -83,6 +84,11 @@ def _figures(prediction: Prediction) -> dict[str, list[float]]:
         "log_high": np.log(np.minimum(prediction.high, 1e300)).tolist(),
         "chance_to_run": prediction.chance_to_run.tolist(),
     }
+
+
+def versions() -> dict[str, str]:
+    """Of what a surrogate's figures depend on."""
+    return {name: _version(name) for name in ("pretune", "xgboost", "polars", "numpy")}
 
 
 def _version(distribution: str) -> str:
