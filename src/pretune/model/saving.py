@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 
 from pretune.errors import InputError
 from pretune.model.base import Prediction, Predictor
@@ -25,10 +26,11 @@ TOLERANCE = 1e-4  # boosters sum 32-bit floats, whose order may differ between m
 def known_columns(frame: pl.DataFrame, *more: str) -> list[dict[str, Any]]:
     """The rows as dicts of what is known before a trial, and the columns ``more`` where they exist.
 
-    NaN, which JSON has no word for, becomes null: every reader takes both for unknown.
+    NaN, which JSON has no word for, becomes null: every reader takes both for unknown. Decimals,
+    which it does not have either, become floats.
     """
     names = [name for name in frame.columns if KNOWN_BEFORE.match(name) or name in more]
-    return frame.select(names).fill_nan(None).to_dicts()
+    return frame.select(names).cast({cs.decimal(): pl.Float64}).fill_nan(None).to_dicts()
 
 
 def rows_frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
