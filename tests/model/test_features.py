@@ -91,9 +91,7 @@ def test_decimals_are_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("values", [[[1, 2], [3]], [{"a": 1}], [date(2026, 1, 1)], [timedelta(1)], [b"x"]])
 @pytest.mark.parametrize("surrogate", [BoostedTrees(), TransferSurrogate("slow"), Surrogate()], ids=repr)
 def test_a_knob_of_no_number_and_no_word_is_named(values: list[object], surrogate: Predictor) -> None:
-    with pytest.raises(
-        InputError, match=r"column knob\.odd is (List|Struct|Date|Dur|Bin).*a number or"
-    ):
+    with pytest.raises(InputError, match=r"column knob\.odd is (List|Struct|Date|Dur|Bin).*a number or"):
         surrogate.fit(odd_knob(values))
 
 
