@@ -258,8 +258,7 @@ def terms_of(
 ) -> Terms:
     """The rows as the process sees them; ``x`` (n, f) and ``said`` (n, s) as in :meth:`Sources.predict`."""
     leaves = sources.leaves(x, LEAF_TREES)
-    shares = sources.baseline.shares(frame)
-    return Terms(said, shares, encoder.points(frame), leaves).reweighted(said, weight)
+    return Terms(said, sources.shares(frame), encoder.points(frame), leaves).reweighted(said, weight)
 
 
 def agreement(weight: Array, said: Array, residual: Array) -> Array:
