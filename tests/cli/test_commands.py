@@ -89,6 +89,14 @@ def test_fit_saves_a_surrogate_per_platform_with_its_errors(pretune, history, tm
         assert each["errors"]["median_absolute_relative_error"] < 0.1
         assert (tmp_path / each["folder"] / "predictions.parquet").exists()
         BoostedTrees.load(tmp_path / each["folder"] / "model")
+        page, card = (tmp_path / each[name] for name in ("card", "card_json"))
+        assert page.read_text().startswith(f"# Surrogate of {each['platform']}\n")
+        everything = json.loads(card.read_text())["everything"]
+        assert everything["trials"] == {"ok": 56, "oom": 8}
+        assert everything["errors"]["median"] == each["errors"]["median_absolute_relative_error"]
+        for picture in ("parity.png", "residuals.png", "attributions.png"):
+            assert f"]({picture})" in page.read_text()
+            assert (page.parent / picture).read_bytes().startswith(b"\x89PNG")
 
 
 def test_fit_shows_a_platform_that_is_too_small_to_validate(pretune, history, tmp_path):
@@ -98,7 +106,7 @@ def test_fit_shows_a_platform_that_is_too_small_to_validate(pretune, history, tm
     TrialStore(tmp_path / "few").append([*fast, alone])
     done = pretune("fit", "--history", "few", "--out", "fits", "--tracking", "none")
     assert done.returncode == 0, done.stderr
-    assert "middling-link" in done.stdout
+    assert "middling-link: fits/middling-link/card.md" in done.stdout
 
 
 def test_the_page_is_opened_where_the_session_was_tracked(monkeypatch, tmp_path):

@@ -69,12 +69,14 @@ def test_a_fitted_surrogate_is_logged_and_predicts_the_same_in_a_fresh_process(f
     surrogate.save(out / "saved")
     plot = out / "errors.svg"
     plot.write_text("<svg/>")
+    card = out / "card.md"
+    card.write_text("# Surrogate\n\n![errors](errors.svg)\n\nFits.")
     uri = f"sqlite:///{out / 'mlflow.db'}"
     teller = tracker(uri, out)
     session = teller.session_begun("s1", "a session", {})
     for _ in range(2):
         teller.fit_begun("fit of two-ranks", {"rows": len(frame), "history": out / "history"})
-        teller.fit_ended("fit of two-ranks", {"mean error %": 0.25}, [plot], out / "saved")
+        teller.fit_ended("fit of two-ranks", {"mean error %": 0.25}, [card, plot], out / "saved")
 
     client = MlflowClient(uri)
     (run,) = client.search_runs(["1"], "tags.`pretune.kind` = 'fit'")
@@ -82,8 +84,12 @@ def test_a_fitted_surrogate_is_logged_and_predicts_the_same_in_a_fresh_process(f
     assert run.data.tags["mlflow.parentRunId"] == session
     assert run.data.metrics == {"mean error _": 0.25}
     assert run.inputs.dataset_inputs[0].dataset.name == "history"
-    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["errors.svg"]
+    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["card.md", "errors.svg"]
     (model,) = run.outputs.model_outputs
+    page = "# Surrogate\n\nFits."
+    assert run.data.tags["mlflow.note.content"] == page
+    tags = client.get_logged_model(model.model_id).tags
+    assert (tags["mlflow.note.content"], tags["pretune.fit"]) == (page, "fit of two-ranks")
 
     frame.to_pandas().to_parquet(out / "asked.parquet")
     arguments = [f"models:/{model.model_id}", out / "asked.parquet", out / "answer.parquet"]

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
+from decimal import Decimal
+from pathlib import Path
+
 import numpy as np
 import polars as pl
+import pytest
 from synthetic_platforms import candidates, trials
 
-from pretune.model import NoPhysics, TransformerPhysics
+from pretune.errors import InputError
+from pretune.model import (
+    BoostedTrees,
+    NoPhysics,
+    Predictor,
+    Surrogate,
+    TransferSurrogate,
+    TransformerPhysics,
+)
 from pretune.model.columns import configurations
 from pretune.model.features import Encoder
 
@@ -48,6 +61,38 @@ def test_out_of_domain_names_the_column() -> None:
     assert reason is not None
     assert "knob.micro_batch" in reason
     assert "knob.attention" in reason
+
+
+def odd_knob(values: list[object], dtype: pl.DataType | type[pl.DataType] | None = None) -> pl.DataFrame:
+    """Trials with a knob that takes the values in turn."""
+    turns = [values[i % len(values)] for i in range(40)]
+    return trials("loopback", 40).with_columns(pl.Series("knob.odd", turns, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [pl.Categorical, pl.Enum(["a", "b"])], ids=str)
+def test_words_are_words_in_whatever_column(dtype: pl.DataType, tmp_path: Path) -> None:
+    table, plain = odd_knob(["a", "b"], dtype), odd_knob(["a", "b"])
+    encoder, as_strings = (Encoder(NoPhysics()).fit(each) for each in (table, plain))
+    assert "knob.odd=b" in encoder.names_
+    assert np.array_equal(encoder.matrix(table), as_strings.matrix(plain), equal_nan=True)
+    BoostedTrees(n_estimators=5).fit(table).save(tmp_path)
+    again = BoostedTrees.load(tmp_path).predict(plain).log_mean
+    assert again == pytest.approx(BoostedTrees(n_estimators=5).fit(plain).predict(plain).log_mean, rel=1e-5)
+
+
+def test_decimals_are_numbers(tmp_path: Path) -> None:
+    table = odd_knob([Decimal("0.5"), Decimal("1.5")])
+    fitted = BoostedTrees(n_estimators=5).fit(table)
+    assert fitted.encoder_.ranges_["knob.odd"] == (0.5, 1.5)
+    fitted.save(tmp_path)
+    assert BoostedTrees.load(tmp_path).encoder_.ranges_ == fitted.encoder_.ranges_
+
+
+@pytest.mark.parametrize("values", [[[1, 2], [3]], [{"a": 1}], [date(2026, 1, 1)], [timedelta(1)], [b"x"]])
+@pytest.mark.parametrize("surrogate", [BoostedTrees(), TransferSurrogate("slow"), Surrogate()], ids=repr)
+def test_a_knob_of_no_number_and_no_word_is_named(values: list[object], surrogate: Predictor) -> None:
+    with pytest.raises(InputError, match=r"column knob\.odd is (List|Struct|Date|Dur|Bin).*a number or"):
+        surrogate.fit(odd_knob(values))
 
 
 def test_a_state_restores_the_encoder() -> None:

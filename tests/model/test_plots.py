@@ -10,7 +10,7 @@ from synthetic_platforms import trials
 
 from pretune.model import BoostedTrees
 from pretune.model.evaluation import predictions
-from pretune.model.plots import parity_plot, residual_plot
+from pretune.model.plots import BARS, attribution_plot, parity_plot, residual_plot
 
 
 @pytest.mark.parametrize("plot", [parity_plot, residual_plot])
@@ -23,3 +23,14 @@ def test_a_picture_is_written(plot, count: int, tmp_path: Path) -> None:
     if count:
         blank = plot(pl.DataFrame(schema=rows.schema), tmp_path / "blank.png")
         assert path.stat().st_size > blank.stat().st_size
+
+
+def test_the_largest_attributions_are_drawn(tmp_path: Path) -> None:
+    shares = {f"knob.{i}": i / 100 for i in range(BARS + 5)}
+    most = dict(list(shares.items())[-BARS:])
+    all_of_them, largest, others = (
+        attribution_plot(each, tmp_path / f"{n}.png").read_bytes()
+        for n, each in enumerate((shares, most, dict(list(shares.items())[:BARS])))
+    )
+    assert all_of_them == largest
+    assert all_of_them != others

@@ -17,7 +17,7 @@ def fit(
     tracking: Tracking = None,
     as_json: Json = False,
 ) -> None:
-    """Fit and save one surrogate per platform of the history, cross-validated."""
+    """Fit and save one surrogate per platform of the history, cross-validated, with its model card."""
     from pretune.mlflow_config import tracker
     from pretune.tuner.fitting import fit_platforms
     from pretune.tuner.job import read_history
@@ -31,6 +31,6 @@ def fit(
     if as_json:
         print_json({"history": history, "out": str(out), "fits": fits})
     else:
-        from pretune.cli.show import show_rows
+        from pretune.cli.show import show_fits
 
-        show_rows(history, [{**each, **(each["errors"] or {}), "errors": None} for each in fits])
+        show_fits(history, fits)

@@ -66,6 +66,28 @@ def show_ranking(result: dict[str, Any], knobs: list[str]) -> None:
         Console().print(OUTSIDE, highlight=False)
 
 
+def show_fits(title: str, fits: list[dict[str, Any]]) -> None:
+    """Surrogates with their errors on what was held out, and where their cards are."""
+    table = Table(title=f"{title}: errors on configurations held out", title_justify="left")
+    for name in ("platform", "trials", "held out", "median error", "in 90 % interval", "rank correlation"):
+        table.add_column(name, justify="left" if name == "platform" else "right")
+    for fit in fits:
+        errors = fit["errors"] or {}
+        shares = [errors.get(name) for name in ("median_absolute_relative_error", "coverage")]
+        rank = errors.get("rank_correlation", float("nan"))
+        table.add_row(
+            fit["platform"],
+            str(fit["trials"]),
+            f"{errors.get('rows', 0):.0f}",
+            *("" if share is None else f"{share:.1%}" for share in shares),
+            f"{rank:.3f}" if rank == rank else "",
+        )
+    console = Console()
+    console.print(table)
+    for fit in fits:
+        console.print(f"{fit['platform']}: {fit['card']}", highlight=False, soft_wrap=True)
+
+
 def show_rows(title: str, rows: list[dict[str, Any]]) -> None:
     """Records as a table; columns that are empty, missing or zero everywhere are left out."""
     table = Table(title=title, title_justify="left")

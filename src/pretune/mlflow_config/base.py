@@ -42,4 +42,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def fit_ended(self, name: str, metrics: Mapping[str, float], files: list[Path], model: Path) -> None:
-        """Log errors, plots and the surrogate saved under ``model`` as an MLflow model; close the run."""
+        """Log errors, files and the surrogate saved under ``model`` as an MLflow model; close the run.
+
+        A model card (:data:`pretune.model.saving.CARD`) among the files describes run and model.
+        """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,10 @@ OUTPUTS = {
 }
 
 
-def log_model(client: MlflowClient, run: Run, folder: Path) -> str:
-    """Log the surrogate saved under ``folder`` as a model of ``run``; returns its model id.
+def log_model(
+    client: MlflowClient, run: Run, folder: Path, tags: Mapping[str, str | None] | None = None
+) -> str:
+    """Log the surrogate saved under ``folder`` as a model of ``run``, with ``tags``; returns its model id.
 
     ``mlflow.pyfunc.load_model(f"models:/{model_id}")`` loads it wherever pretune is
     installed; it predicts from a pandas frame in the store's columns.
@@ -44,7 +47,10 @@ def log_model(client: MlflowClient, run: Run, folder: Path) -> str:
     from mlflow.entities import LoggedModelOutput
     from mlflow.models.model import Model
 
-    made = client.create_logged_model(run.info.experiment_id, name="surrogate", source_run_id=run.info.run_id)
+    given = {name: value for name, value in (tags or {}).items() if value is not None}
+    made = client.create_logged_model(
+        run.info.experiment_id, name="surrogate", source_run_id=run.info.run_id, tags=given
+    )
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "model")
         save_model(folder, path, Model(run_id=run.info.run_id, model_id=made.model_id))

@@ -6,10 +6,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pretune.datasets.schema import flatten
 from pretune.datasets.trial import Trial, TrialSpec
+from pretune.model.saving import CARD
 
 KIND = "pretune.kind"  # session, trial or fit
 SESSION_ID = "pretune.session_id"
@@ -65,6 +67,14 @@ def trial_metrics(trial: Trial) -> dict[str, float]:
         for name, value in flatten(trial).items()
         if name not in given and isinstance(value, (int, float)) and not isinstance(value, bool)
     }
+
+
+def card_note(files: list[Path]) -> str | None:
+    """The model card among the files, without its pictures, which a note cannot show; None without one."""
+    for file in files:
+        if file.name == CARD and file.exists():
+            return re.sub(r"!\[.*?\]\(.*?\)\n+", "", file.read_text(encoding="utf-8"))[:NOTE_LIMIT]
+    return None
 
 
 def metric_name(name: str) -> str:

@@ -123,8 +123,10 @@ class MlflowTracker(Tracker):
                 return
             self._log_metrics_now(run, metrics)
             self._log_files(run, files)
+            described = {layout.NOTE: layout.card_note(files)}
+            self._set_tags(run, described)
             if run.outputs is None or not run.outputs.model_outputs:
-                flavour.log_model(self._client, run, model)
+                flavour.log_model(self._client, run, model, described | {layout.FIT: name})
             self._client.set_terminated(run.info.run_id, "FINISHED")
 
     def _fit(self, name: str) -> Run:

@@ -82,6 +82,25 @@ def _keys(frame: pl.DataFrame, count: int) -> pl.Series:
     return pl.DataFrame(parts).select(pl.concat_str(pl.all())).to_series()
 
 
+def workload_names(frame: pl.DataFrame) -> pl.Series:
+    """(n,) as :attr:`pretune.datasets.Workload.name` has it, "?" for what is unknown."""
+    sequence = numbers(frame, "workload.sequence_length")
+    batch = numbers(frame, "workload.global_batch_tokens") / sequence
+    model, precision = (text(frame, name, "?") for name in ("model.name", "workload.precision"))
+    parts = zip(model, _whole(sequence), _whole(batch), precision, strict=True)
+    return pl.Series([f"{m}-{s}x{b}-{p}" for m, s, b, p in parts], dtype=pl.String)
+
+
+def device_counts(frame: pl.DataFrame) -> pl.Series:
+    """(n,) devices of each row's platform, as words; "?" where unknown."""
+    counts = numbers(frame, "platform.devices_per_node") * numbers(frame, "platform.nodes", 1.0)
+    return pl.Series(_whole(counts), dtype=pl.String)
+
+
+def _whole(values: Array) -> list[str]:
+    return [f"{value:.0f}" if np.isfinite(value) else "?" for value in values]
+
+
 def numbered(keys: list[str]) -> NDArray[np.int64]:
     """(n,) equal numbers for equal keys, from 0 in the order in which they appear."""
     seen: dict[str, int] = {}

@@ -9,7 +9,7 @@ import polars as pl
 
 from pretune.errors import InputError
 from pretune.model.base import Array, Predictor
-from pretune.model.columns import configurations, numbers, ran, text
+from pretune.model.columns import configurations, device_counts, numbers, ran, text, workload_names
 
 
 def cross_validate(
@@ -51,6 +51,8 @@ def predictions(fitted: Predictor, frame: pl.DataFrame) -> pl.DataFrame:
             "trial_id": text(test, "trial_id"),
             "platform": text(test, "platform.name"),
             "model": text(test, "model.name"),
+            "workload": workload_names(test),
+            "devices": device_counts(test),
             "measured": numbers(test, "tokens_per_s_per_device"),
             "predicted": said.mean,
             "low": said.low,

@@ -13,6 +13,7 @@ from pretune.model.base import Array, Baseline
 from pretune.model.columns import KNOWN_BEFORE, numbers, text, words
 
 UNKNOWN = ""  # a string that is null
+WORDS = (pl.String, pl.Categorical, pl.Enum)
 FAR = 1.5  # a number this many times beyond what was seen is out of domain
 # A configuration's neighbours are judged by what is chosen and what is trained, not by
 # figures of the hardware, which are the same for all configurations of a platform.
@@ -31,18 +32,23 @@ class Encoder:
         self.baseline = baseline
 
     def fit(self, frame: pl.DataFrame) -> Self:
-        """Learn columns, words and ranges from n >= 0 rows."""
+        """Learn columns, words and ranges from n >= 0 rows.
+
+        Raises :class:`InputError` for a column of neither numbers, words nor truth values.
+        """
         self.ranges_: dict[str, tuple[float, float]] = {}
         self.words_: dict[str, list[str]] = {}
         for name in sorted(filter(KNOWN_BEFORE.match, frame.columns)):
             column = frame[name]
-            if column.dtype == pl.String:
+            if column.dtype in WORDS:
                 seen = sorted(set(words(frame, name)) - {UNKNOWN})
                 self.words_ |= {name: seen} if seen else {}
             elif column.dtype.is_numeric() or column.dtype == pl.Boolean:
                 values = numbers(frame, name)
                 known = values[np.isfinite(values)]
                 self.ranges_ |= {name: (float(known.min()), float(known.max()))} if len(known) else {}
+            elif column.dtype != pl.Null:
+                raise InputError(f"trials: column {name} is {column.dtype}; make it a number or a word each")
         return self._named()
 
     def _named(self) -> Self:

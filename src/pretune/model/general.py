@@ -10,6 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.stats import norm
 from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
 
 from pretune.model.base import Array, Baseline, Prediction, Predictor
 from pretune.model.columns import numbered, numbers, ran, rows, words
@@ -159,6 +160,7 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
 
     def predict(self, frame: pl.DataFrame) -> Prediction:
         """Predict configurations. Reads only the columns known before a trial."""
+        check_is_fitted(self)
         return in_slices(self._predict, frame, self.n_jobs)
 
     @read_once()
@@ -197,6 +199,7 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
         return told_by_neighbours(chance, words(self.own_, "status", "ok"), near)
 
     def save(self, folder: str | Path) -> None:
+        check_is_fitted(self)
         folder = Path(folder)
         self.trees_.save(folder / "trees")
         state: dict[str, Any] = {

@@ -1,7 +1,8 @@
-"""Parity and residual plots of predictions on rows that were held out; needs matplotlib."""
+"""Parity and residuals of predictions on rows that were held out, and what moved them; needs matplotlib."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ import polars as pl
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+BARS = 15
 
 
 def parity_plot(rows: pl.DataFrame, path: str | Path) -> Path:
@@ -33,6 +36,14 @@ def residual_plot(rows: pl.DataFrame, path: str | Path) -> Path:
         axes.scatter(predicted[part], (measured / predicted)[part], s=9, color=colour)
     axes.axhline(1.0, color="0.4", lw=1)
     return _saved(axes, path, bool(len(rows)))
+
+
+def attribution_plot(shares: Mapping[str, float], path: str | Path) -> Path:
+    """Bars of the largest ``shares`` as from :func:`pretune.model.attribution.attributions`."""
+    axes = _axes("mean absolute effect on throughput, %", "")
+    most = sorted(shares.items(), key=lambda item: item[1])[-BARS:]
+    axes.barh([name for name, _ in most], [100 * share for _, share in most])
+    return _saved(axes, path, logarithmic=False)
 
 
 def _column(rows: pl.DataFrame, name: str) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 import polars as pl
 from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
 
 from pretune.model.base import Prediction, Predictor
 from pretune.model.columns import configurations, numbers, ran
@@ -34,6 +35,7 @@ class RandomSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit
 
     def predict(self, frame: pl.DataFrame) -> Prediction:
         """A draw per configuration, by its hash: the same configuration always gets the same draw."""
+        check_is_fitted(self)
         draws = np.array([self._draw(key) for key in configurations(frame)])
         log_mean = self.level_ + self.spread_ * (draws - 0.5)
         half = 1.645 * self.spread_ + self.spread_ / 2
@@ -50,6 +52,7 @@ class RandomSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit
         return int.from_bytes(digest[:8], "big") / 2**64
 
     def save(self, folder: str | Path) -> None:
+        check_is_fitted(self)
         state = {"seed": self.seed, "level": self.level_, "spread": self.spread_}
         write_sheet(self, Path(folder), state, self.check_rows_)
 

@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 
 from pretune.errors import InputError
 from pretune.model.base import Prediction, Predictor
 from pretune.model.columns import KNOWN_BEFORE
 
-FORMAT = 2
+FORMAT = 3
 SHEET = "surrogate.json"
+CARD = "card.md"  # beside the surrogate, and the page of what tracks it
 CHECK_ROWS = 5
 ORIGIN = ("platform.name", "accelerator.name")  # identities that are no features, and tell newcomers
 TOLERANCE = 1e-4  # boosters sum 32-bit floats, whose order may differ between machines
@@ -24,10 +26,11 @@ TOLERANCE = 1e-4  # boosters sum 32-bit floats, whose order may differ between m
 def known_columns(frame: pl.DataFrame, *more: str) -> list[dict[str, Any]]:
     """The rows as dicts of what is known before a trial, and the columns ``more`` where they exist.
 
-    NaN, which JSON has no word for, becomes null: every reader takes both for unknown.
+    NaN, which JSON has no word for, becomes null: every reader takes both for unknown. Decimals,
+    which it does not have either, become floats.
     """
     names = [name for name in frame.columns if KNOWN_BEFORE.match(name) or name in more]
-    return frame.select(names).fill_nan(None).to_dicts()
+    return frame.select(names).cast({cs.decimal(): pl.Float64}).fill_nan(None).to_dicts()
 
 
 def rows_frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
@@ -42,7 +45,7 @@ def write_sheet(surrogate: Predictor, folder: Path, state: dict[str, Any], rows:
     sheet = {
         "format": FORMAT,
         "kind": type(surrogate).__name__,
-        "versions": {name: _version(name) for name in ("pretune", "xgboost", "polars", "numpy")},
+        "versions": versions(),
         **state,
         "check": check,
     }
@@ -83,6 +86,11 @@ def _figures(prediction: Prediction) -> dict[str, list[float]]:
         "log_high": np.log(np.minimum(prediction.high, 1e300)).tolist(),
         "chance_to_run": prediction.chance_to_run.tolist(),
     }
+
+
+def versions() -> dict[str, str]:
+    """Of what a surrogate's figures depend on."""
+    return {name: _version(name) for name in ("pretune", "xgboost", "polars", "numpy")}
 
 
 def _version(distribution: str) -> str:

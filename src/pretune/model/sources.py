@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pretune.model.base import Array, Baseline
 from pretune.model.columns import configurations, numbered, rows, words
+from pretune.model.counters import Counters
 from pretune.model.expert import Expert
 from pretune.model.features import Encoder
 from pretune.model.physics.setup import read_setup
@@ -65,6 +66,10 @@ class Sources:
         self.experts = {name: self._expert(self.platform == name) for name in self.platforms}
         self.measured = {name: self._measured(self.platform == name) for name in self.platforms}
         self._pool()
+        # where there is physics, that says what a configuration asks of a device
+        self.counters = Counters(self.seed)
+        if self.baseline.name == "none":
+            self.counters.fit(self.frame)
         return self
 
     def _pool(self, like: Expert | None = None) -> None:
@@ -99,6 +104,7 @@ class Sources:
             "counts": [self.counts[i] for i in kept],
             "levels": self.levels[kept],
             "positions": self.positions[kept],
+            "counters": Counters() if self.counters.platform == name else self.counters,
         }
         others.experts = {other: self.experts[other] for other in others.platforms}
         others.measured = {other: self.measured[other] for other in others.platforms}
@@ -156,6 +162,10 @@ class Sources:
         count = len(self.levels)
         return float(np.sqrt((count * spread + prior**2) / (count + 1)))
 
+    def shares(self, frame: pl.DataFrame) -> Array:
+        """(n, c) how log time moves with what configurations ask of a device: of physics, or by counters."""
+        return np.hstack([self.baseline.shares(frame), self.counters.shares(frame)])
+
     def leaves(self, x: Array, trees: int) -> NDArray[np.int32]:
         """(n, at most ``trees``) leaves that rows fall into: of all sources together, else of each."""
         asked = [self.experts[POOLED]] if POOLED in self.experts else list(self.experts.values())
@@ -172,6 +182,7 @@ class Sources:
             "positions": self.positions.tolist(),
             "measured": self.measured,
             "encoder": self.encoder.state(),
+            "counters": self.counters.save(folder),
             "experts": [e.save(folder, f"expert-{i}") for i, e in enumerate(self.experts.values())],
         }
 
@@ -183,6 +194,7 @@ class Sources:
         sources.positions = np.array(state["positions"], dtype=np.float64)
         sources.measured = state["measured"]
         sources.encoder = Encoder.restore(state["encoder"], baseline)
+        sources.counters = Counters.restore(folder, state["counters"])
         restored = [Expert.restore(folder, each) for each in state["experts"]]
         sources.experts = dict(zip(state["names"], restored, strict=True))
         return sources

@@ -13,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.stats import norm
 from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
 
 from pretune.model.base import INTERVAL, Array, Baseline, Prediction, Predictor
 from pretune.model.boosting import MIN_ROWS, Neighbourhood, ResidualTrees, nearest
@@ -182,6 +183,7 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
 
     def predict(self, frame: pl.DataFrame) -> Prediction:
         """Physics times the learned residual. Reads only the columns known before a trial."""
+        check_is_fitted(self)
         return in_slices(self._predict, frame, self.n_jobs)
 
     @read_once()
@@ -213,6 +215,7 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
         )
 
     def save(self, folder: str | Path) -> None:
+        check_is_fitted(self)
         folder = Path(folder)
         state: dict[str, Any] = {
             "params": {k: v for k, v in self.get_params(deep=False).items() if k != "baseline"},

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from pretune.errors import InputError
@@ -147,6 +148,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
     # -- predicting -----------------------------------------------------------------
     def predict(self, frame: pl.DataFrame) -> Prediction:
         """Predict configurations of the target. Reads only the columns known before a trial."""
+        check_is_fitted(self)
         base, x = self.baseline_.log_throughput(frame), self.sources_.encoder.matrix(frame)
         said = self.sources_.predict(frame, x)
         weight = self._weight_for(frame)
@@ -187,6 +189,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
 
     # -- keeping --------------------------------------------------------------------
     def save(self, folder: str | Path) -> None:
+        check_is_fitted(self)
         folder = Path(folder)
         state: dict[str, Any] = {
             "target": self.target,
@@ -255,8 +258,7 @@ def terms_of(
 ) -> Terms:
     """The rows as the process sees them; ``x`` (n, f) and ``said`` (n, s) as in :meth:`Sources.predict`."""
     leaves = sources.leaves(x, LEAF_TREES)
-    shares = sources.baseline.shares(frame)
-    return Terms(said, shares, encoder.points(frame), leaves).reweighted(said, weight)
+    return Terms(said, sources.shares(frame), encoder.points(frame), leaves).reweighted(said, weight)
 
 
 def agreement(weight: Array, said: Array, residual: Array) -> Array:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from sklearn.base import clone
 
 from pretune.datasets.schema import to_table
 from pretune.datasets.trial import Trial
@@ -16,8 +17,9 @@ from pretune.errors import InputError
 from pretune.mlflow_config.base import Tracker
 from pretune.model import BoostedTrees, cross_validate
 from pretune.model.base import Predictor
-from pretune.model.evaluation import scores
-from pretune.model.plots import parity_plot, residual_plot
+from pretune.model.card import Card
+from pretune.model.evaluation import predictions, scores
+from pretune.model.plots import attribution_plot, parity_plot, residual_plot
 from pretune.tuner.runner import read_predicted
 
 FOLDS = 5
@@ -26,30 +28,43 @@ FOLDS = 5
 def fit_platforms(
     history: pl.DataFrame, out: Path, tracker: Tracker, seed: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """Fit each platform in turn; yields its name, trials, cross-validated ``errors`` and ``folder``.
+    """Fit each platform in turn; yields its name, trials, cross-validated ``errors``, ``folder``, ``card``.
 
-    ``out/<platform>/`` holds the surrogate (``model/``), the out-of-fold predictions
-    (``predictions.parquet``) and, where matplotlib is installed, their plot. ``errors`` is
-    None where there are too few trials to cross-validate.
+    ``out/<platform>/`` holds the surrogate (``model/``), its model card (``card.md`` and ``card.json``),
+    the out-of-fold predictions (``predictions.parquet``) and, where matplotlib is installed, plots.
+    ``errors`` is None where there are too few trials to cross-validate.
     """
     for (platform,), trials in history.sort("trial_id").group_by("platform.name", maintain_order=True):
         name, folder = str(platform), out / str(platform)
         folder.mkdir(parents=True, exist_ok=True)
-        tracker.fit_begun(name, {"platform": name, "folds": FOLDS, "seed": seed, **_learned_from(trials)})
-        errors, files = _cross_validated(trials, folder, seed)
-        BoostedTrees(seed=seed).fit(trials).save(folder / "model")
-        tracker.fit_ended(name, errors or {}, files, folder / "model")
-        yield {"platform": name, "trials": len(trials), "errors": errors, "folder": str(folder)}
+        settings = {"platform": name, "folds": FOLDS, "seed": seed, **_learned_from(trials)}
+        tracker.fit_begun(name, settings)
+        fitted = BoostedTrees(seed=seed).fit(trials)
+        fitted.save(folder / "model")
+        errors, held_out = _cross_validated(trials, fitted)
+        card = Card.of(name, fitted, trials, held_out, settings)
+        files = [*_kept(held_out, folder), *_attributed(card, folder)]
+        cards = card.save(folder, [file for file in files if file.suffix == ".png"])
+        tracker.fit_ended(name, errors or {}, [*cards, *files], folder / "model")
+        yield {
+            "platform": name,
+            "trials": len(trials),
+            "errors": errors,
+            "folder": str(folder),
+            "card": str(cards[0]),
+            "card_json": str(cards[1]),
+        }
 
 
 def _cross_validated(
-    trials: pl.DataFrame, folder: Path, seed: int
-) -> tuple[dict[str, float] | None, list[Path]]:
+    trials: pl.DataFrame, fitted: BoostedTrees
+) -> tuple[dict[str, float] | None, pl.DataFrame]:
+    """Errors of unfitted twins of ``fitted``, and their predictions; None and no row where there is but
+    one configuration, so that nothing can be held out."""
     try:
-        errors, rows = cross_validate(lambda: BoostedTrees(seed=seed), trials, folds=FOLDS, seed=seed)
-    except InputError:  # one configuration: nothing to hold out
-        return None, []
-    return errors, _kept(rows, folder)
+        return cross_validate(lambda: clone(fitted), trials, folds=FOLDS, seed=fitted.seed)
+    except InputError:
+        return None, predictions(fitted, trials.clear())
 
 
 def track_session_surrogate(
@@ -100,3 +115,9 @@ def _kept(rows: pl.DataFrame, folder: Path) -> list[Path]:
             residual_plot(rows, folder / "residuals.png"),
         ]
     return files
+
+
+def _attributed(card: Card, folder: Path) -> list[Path]:
+    if not find_spec("matplotlib") or not card.attributions:
+        return []
+    return [attribution_plot(card.attributions, folder / "attributions.png")]
