@@ -14,8 +14,9 @@ class Run:
     """One run as its log states it, before anything is derived or checked.
 
     ``values``: what the log states, by column of the store (``model.layers``, ``knob.tp``,
-    ``step_time_s``, ``status``; SI units), nothing guessed. ``key``: what tells this run from all others, and
-    stays the same while its log grows: the same key is the same trial. ``line``: where it begins (1 is the first).
+    ``step_time_s``, ``status``; SI units), nothing guessed. ``key``: what tells this run from all others,
+    and stays the same while its log grows: the same key is the same trial. ``line``: where it begins (the
+    first is 1).
     """
 
     line: int | None
