@@ -105,6 +105,20 @@ def test_two_ranks_train_and_leave_the_fields_of_a_trial(tmp_path, framework):
 
 
 @pytest.mark.slow
+def test_deepspeed_tells_its_collectives_in_a_diagnosis_and_never_in_a_measurement(tmp_path):
+    usual = spec(framework="deepspeed", zero_stage=1)
+    diagnosis = usual.model_copy(update={"purpose": "diagnostic"})
+    assert run(sheet(tmp_path / "usual", usual)) == run(sheet(tmp_path / "diagnosis", diagnosis)) == [0, 0]
+    without, told = (read(tmp_path / name / "result.json") for name in ("usual", "diagnosis"))
+    assert "it slows what is measured" in without["missing"]["deepspeed_comm"]
+    assert not [name for name in without["counters"] if name.startswith("comm_")]
+    reduced = told["counters"]["comm_bytes_per_step.all_reduce"]
+    assert reduced == pytest.approx(4 * MODEL.parameters, rel=0.05)  # fp32 gradients, once
+    assert told["counters"]["comm_calls_per_step.all_reduce"] >= 1
+    assert told["counters"]["comm_time_s.all_reduce"] > 0
+
+
+@pytest.mark.slow
 def test_a_model_that_does_not_fit_is_oom_by_its_exception(tmp_path):
     huge = MODEL.model_copy(update={"vocabulary": 2**40})
     assert run(sheet(tmp_path, spec(huge))) == [1, 1]

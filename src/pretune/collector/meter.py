@@ -49,6 +49,11 @@ class Meter:
         self._block_start_s = time.perf_counter()
 
     @property
+    def diagnostic(self) -> bool:
+        """Whether something that is read slows the training: its throughput is then not that of the job."""
+        return self._counters.intrusive
+
+    @property
     def done(self) -> bool:
         return self.rule.block == 0
 
@@ -95,7 +100,7 @@ class Meter:
         if measured:
             self.ends_s.append(self._block_start_s)
             if self.done:
-                self._readings = self._counters.stop()
+                self._readings = self._counters.stop(len(self.ends_s) - 1)
         elif self.rule.measuring:
             self._counters.start()
             self._tokens, self._waited_s = 0, 0.0
@@ -120,7 +125,7 @@ class Meter:
     def result(self) -> dict[str, Any]:
         """The measured fields of a Trial. Every rank calls it, after its last step."""
         if self.rule.measuring and not self.done:  # the loop ended before the rule did
-            self._readings = self._counters.stop()
+            self._readings = self._counters.stop(len(self.ends_s) - 1)
         memory = self.memory.read()
         own = {
             "host": socket.gethostname(),

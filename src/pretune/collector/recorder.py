@@ -134,8 +134,9 @@ class TrialRecorder:
             warnings.warn(f"no trial is recorded: {trouble}", stacklevel=3)
 
     def _made(self, status: Status, reason: str | None, measured: dict[str, Any]) -> Trial:
+        purpose = "diagnostic" if self._meter.diagnostic else self.spec.purpose
         return Trial(
-            **dict(self.spec),
+            **dict(self.spec) | {"purpose": purpose},
             created_at=self._began,
             status=status,
             cause=reason,

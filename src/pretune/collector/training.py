@@ -29,6 +29,8 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _CLIP_NORM = 1.0  # DeepSpeed clips to this unless told otherwise; the frameworks train alike
+# waits for the device at each call, so never in a trial that measures throughput
+_COMMS_LOGGER = {"enabled": True, "prof_all": True, "verbose": False, "debug": False}
 _REFUSALS = (AssertionError, ValueError, NotImplementedError)  # how deepspeed says no to a configuration
 
 
@@ -116,6 +118,8 @@ class DeepSpeedTraining(Training):
 
         super().__init__(spec, device)
         config = json.loads(_files(spec)["ds_config.json"])
+        if spec.purpose == "diagnostic":
+            config["comms_logger"] = _COMMS_LOGGER
         try:
             sharded = spec.knobs.zero_stage == 3
             with deepspeed.zero.Init(config_dict_or_path=config) if sharded else nullcontext():

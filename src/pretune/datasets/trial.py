@@ -50,7 +50,7 @@ class TrialSpec(Spec):
 
     trial_id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     session_id: str | None = None
-    purpose: Literal["search", "default", "control", "verify", "history", "imported"] = "search"
+    purpose: Literal["search", "default", "control", "verify", "history", "imported", "diagnostic"] = "search"
     workload: Workload
     platform: Platform
     framework: str = "deepspeed"
@@ -66,6 +66,7 @@ class Trial(TrialSpec):
     the end of the last warm-up window to the end of the last window; its standard error
     comes from batch means over ``window_times_s``. Memory is the largest rank's.
     ``warm`` says that the ranks were forked from a process that had its libraries imported.
+    A ``purpose`` of ``diagnostic``: something that slows it was read beside it; nobody learns from its speed.
     Open fields: ``counters`` (name -> rank 0's reading over the measured windows), ``missing``
     (counter provider -> why it gave nothing), ``software`` (component -> version).
     """

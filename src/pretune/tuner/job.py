@@ -171,11 +171,12 @@ class JobSpec(Spec):
 def read_history(
     path: str | Path, exclude_platforms: Collection[str] = (), note: Callable[[str], None] | None = None
 ) -> pl.DataFrame:
-    """The trials of a store's folder, or of the one that ships (``shipped``), without those that are wrong.
+    """The trials of a store's folder, or of the one that ships (``shipped``), without those that are wrong,
+    and without those whose throughput is that of a diagnosis.
 
     ``note`` is told in a line how many were set aside, and why.
     """
-    frame = find_store(path).frame(places=True)
+    frame = find_store(path).frame(places=True).filter(pl.col("purpose") != "diagnostic")
     if frame.is_empty():
         raise InputError(f"history {path}: holds no trials; name a folder with platform=*/*.parquet")
     known = frame["platform.name"].unique().sort().to_list()

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from pretune.collector import all_providers
-from pretune.collector.counters import Counters
+from pretune.collector.counters import Counters, Readings
 from pretune.collector.counters.nvml import NvmlCounters
 from pretune.collector.counters.proc import ProcCounters
 from pretune.collector.counters.psutil_provider import PsutilCounters
@@ -16,7 +16,8 @@ PROVIDERS = [type(provider) for provider in all_providers()]
 def during(provider, action):
     provider.start()
     action()
-    return provider.stop()
+    readings = provider.stop()
+    return {**readings.totals, **readings.means}
 
 
 def burn(seconds=0.2):
@@ -82,9 +83,18 @@ def test_page_faults_are_counted():
 def test_all_counters_together_are_the_fields_of_a_trial():
     counters = Counters()
     counters.start()
-    readings = counters.stop()
+    burn(0.1)
+    readings = counters.stop(steps=4)
     assert {"cpu_user_s", "page_faults_minor"} <= readings.keys()
-    assert "perf" in counters.missing
+    assert readings["cpu_user_s_per_step"] == pytest.approx(readings["cpu_user_s"] / 4)
+    assert "load_average_1min_per_step" not in readings  # a gauge has no share of a step
+    assert not counters.intrusive
+
+
+def test_a_share_of_a_step_keeps_the_name_of_what_was_read():
+    readings = Readings({"net_sent_bytes.eth0": 10.0})
+    assert readings.per_step(5) == {"net_sent_bytes_per_step.eth0": 2.0}
+    assert readings.per_step(0) == {}
 
 
 def test_nvml_reads_the_gpu_or_says_why_not():

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from pretune.collector.counters.base import CounterProvider
+from pretune.collector.counters.base import CounterProvider, Readings
 
-__all__ = ["CounterProvider", "Counters", "all_providers"]
+__all__ = ["CounterProvider", "Counters", "Readings", "all_providers"]
 
 
 def all_providers() -> list[CounterProvider]:
     """One of each, ready to start, whatever this machine has."""
+    from pretune.collector.counters.amd import AmdCounters
+    from pretune.collector.counters.deepspeed_comm import DeepSpeedCommCounters
     from pretune.collector.counters.nvml import NvmlCounters
+    from pretune.collector.counters.perf import PerfCounters
+    from pretune.collector.counters.powercap import PowercapCounters
     from pretune.collector.counters.proc import ProcCounters
     from pretune.collector.counters.psutil_provider import PsutilCounters
     from pretune.collector.counters.torch_memory import TorchMemoryCounters
 
-    return [PsutilCounters(), ProcCounters(), NvmlCounters(), TorchMemoryCounters()]
+    return [
+        PsutilCounters(),
+        ProcCounters(),
+        PerfCounters(),
+        PowercapCounters(),
+        NvmlCounters(),
+        AmdCounters(),
+        TorchMemoryCounters(),
+        DeepSpeedCommCounters(),
+    ]
 
 
 class Counters:
@@ -27,9 +40,20 @@ class Counters:
     def missing(self) -> dict[str, str]:
         return {name: why for provider in self.providers for name, why in provider.missing.items()}
 
+    @property
+    def intrusive(self) -> bool:
+        return any(provider.intrusive for provider in self.providers)
+
     def start(self) -> None:
         for provider in self.providers:
             provider.start()
 
-    def stop(self) -> dict[str, float]:
-        return {name: value for provider in self.providers for name, value in provider.stop().items()}
+    def stop(self, steps: int) -> dict[str, float]:
+        """Totals, their share of each of ``steps`` optimizer steps, and means, by name."""
+        readings = [provider.stop() for provider in reversed(self.providers)]
+        return {
+            name: value
+            for read in reversed(readings)
+            for part in (read.totals, read.per_step(steps), read.means)
+            for name, value in part.items()
+        }

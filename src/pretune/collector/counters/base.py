@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 
-class CounterProvider(ABC):
-    """One source of readings. Making one never raises: what the machine lacks is in ``missing``.
+@dataclass(frozen=True)
+class Readings:
+    """What a provider read between ``start`` and ``stop``; names end in their unit (``cpu_user_s``), and an
+    instance of the thing that was read follows a dot (``net_sent_bytes.eth0``)."""
 
-    Readings are named with their unit (``cpu_user_s``, ``net_sent_bytes.eth0``) and cover
-    the time between ``start`` and ``stop``; those of gauges are means over it.
-    """
+    totals: dict[str, float] = field(default_factory=dict)  # amounts: what was added meanwhile
+    means: dict[str, float] = field(default_factory=dict)  # gauges: their mean over that time
+
+    def per_step(self, steps: int) -> dict[str, float]:
+        """The totals by step, as ``cpu_user_s_per_step``; nothing when no step was made."""
+        if not steps:
+            return {}
+        return {_per_step(name): amount / steps for name, amount in self.totals.items()}
+
+
+def _per_step(name: str) -> str:
+    quantity, dot, instance = name.partition(".")
+    return f"{quantity}_per_step{dot}{instance}"
+
+
+class CounterProvider(ABC):
+    """One source of readings. Making one never raises: what the machine lacks is in ``missing``."""
 
     name: ClassVar[str]
 
@@ -19,10 +36,20 @@ class CounterProvider(ABC):
         self.missing: dict[str, str] = {}
         """What cannot be read here (this provider's name, or one reading's) -> the reason."""
 
+    @property
+    def intrusive(self) -> bool:
+        """Whether reading it changes what is measured; such a trial tells nothing of throughput."""
+        return False
+
     @abstractmethod
     def start(self) -> None:
         """Begin. Cheap: the training waits for it."""
 
     @abstractmethod
-    def stop(self) -> dict[str, float]:
+    def stop(self) -> Readings:
         """The readings since ``start``; empty when everything is missing."""
+
+
+def grown(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """By how much each counter grew that was there both times."""
+    return {name: after[name] - value for name, value in before.items() if name in after}

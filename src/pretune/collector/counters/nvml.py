@@ -1,27 +1,38 @@
-"""NVIDIA's management library: energy, power, utilisation and memory of this rank's GPU."""
+"""NVIDIA's management library: energy, power, clocks, throttling and traffic of this rank's GPU."""
 
 from __future__ import annotations
 
 import os
-import threading
-from statistics import fmean
 from typing import Any
 
-from pretune.collector.counters.base import CounterProvider
+from pretune.collector.counters.base import CounterProvider, Readings, grown
+from pretune.collector.counters.sampler import Sampler
 
 SAMPLE_S = 0.2  # NVML itself refreshes utilisation every 1/6 to 1 s, power every 0.1 s
+ALL_LINKS = 2**32 - 1  # NVML's scope of a field that is to be summed over all NVLinks
+KIB, KB, MHZ = 1024.0, 1000.0, 1e6
+# why the clocks are below what they could be -> NVML's name of its bit
+REASONS = {
+    "power_cap": "nvmlClocksThrottleReasonSwPowerCap",
+    "thermal_software": "nvmlClocksThrottleReasonSwThermalSlowdown",
+    "thermal_hardware": "nvmlClocksThrottleReasonHwThermalSlowdown",
+    "power_brake": "nvmlClocksThrottleReasonHwPowerBrakeSlowdown",
+    "sync_boost": "nvmlClocksThrottleReasonSyncBoost",
+}
 
 
 class NvmlCounters(CounterProvider):
-    """Energy is the driver's own counter where it has one; gauges are sampled by a thread meanwhile."""
+    """Energy and NVLink bytes are the driver's own counters; gauges are sampled by a thread meanwhile.
+
+    ``gpu_throttled_share.REASON`` is the share of samples in which that reason held the clocks down.
+    """
 
     name = "nvml"
 
     def __init__(self) -> None:
         super().__init__()
         self._nvml, self._device = self._open()
-        self._samples: list[dict[str, float]] = []
-        self._ended = threading.Event()
+        self._sampler = Sampler(self.name, self._sample, SAMPLE_S)
 
     def _open(self) -> tuple[Any, Any]:
         try:
@@ -37,50 +48,80 @@ class NvmlCounters(CounterProvider):
             return None, None
 
     def start(self) -> None:
+        if self._nvml is not None:
+            self._before = self._absolute()
+            self._sampler.start()
+
+    def stop(self) -> Readings:
         if self._nvml is None:
-            return
-        self._energy_mj = self._energy()
-        self._samples.clear()
-        self._ended.clear()
-        self._thread = threading.Thread(target=self._watch, name="pretune-nvml", daemon=True)
-        self._thread.start()
+            return Readings()
+        means = self._sampler.stop()
+        return Readings(grown(self._before, self._absolute()), means)
 
-    def stop(self) -> dict[str, float]:
-        if self._nvml is None:
-            return {}
-        self._ended.set()
-        self._thread.join()
-        energy_mj = self._energy()
-        self._samples.append(self._sample())
-        names = {name for sample in self._samples for name in sample}
-        readings = {name: fmean(s[name] for s in self._samples if name in s) for name in names}
-        if energy_mj is not None and self._energy_mj is not None:
-            readings["gpu_energy_j"] = (energy_mj - self._energy_mj) / 1000
-        return readings
+    def _absolute(self) -> dict[str, float]:
+        energy_mj = self._read("gpu_energy_j", "nvmlDeviceGetTotalEnergyConsumption")
+        return self._links() | ({} if energy_mj is None else {"gpu_energy_j": energy_mj / 1000})
 
-    def _watch(self) -> None:
-        while not self._ended.wait(SAMPLE_S):
-            self._samples.append(self._sample())
-
-    def _energy(self) -> float | None:
-        value = self._read("gpu_energy_j", "nvmlDeviceGetTotalEnergyConsumption")
-        return None if value is None else float(value)
+    def _links(self) -> dict[str, float]:
+        """Bytes over all NVLinks, which NVML counts in KiB."""
+        ids = {
+            "gpu_nvlink_sent_bytes": self._nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX,
+            "gpu_nvlink_received_bytes": self._nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
+        }
+        asked = [(field, ALL_LINKS) for field in ids.values()]
+        found = {}
+        for name, field in zip(
+            ids, self._read("nvlink", "nvmlDeviceGetFieldValues", asked) or (), strict=False
+        ):
+            if field.nvmlReturn == self._nvml.NVML_SUCCESS:
+                found[name] = field.value.ullVal * KIB
+            else:
+                self.missing[f"nvml.{name}"] = str(self._nvml.NVMLError(field.nvmlReturn))
+        return found
 
     def _sample(self) -> dict[str, float]:
-        power = self._read("gpu_power_w", "nvmlDeviceGetPowerUsage")
+        power_mw = self._read("gpu_power_w", "nvmlDeviceGetPowerUsage")
         busy = self._read("gpu_utilisation", "nvmlDeviceGetUtilizationRates")
         memory = self._read("gpu_memory_used_bytes", "nvmlDeviceGetMemoryInfo")
         sample = {
-            "gpu_power_w": None if power is None else power / 1000,
+            "gpu_power_w": None if power_mw is None else power_mw / 1000,
             "gpu_utilisation": None if busy is None else busy.gpu / 100,
+            "gpu_memory_busy": None if busy is None else busy.memory / 100,
             "gpu_memory_used_bytes": None if memory is None else float(memory.used),
+            **self._clocks(),
+            **self._pcie(),
+            **self._throttled(),
         }
         return {name: value for name, value in sample.items() if value is not None}
 
-    def _read(self, reading: str, function: str) -> Any:
-        """None, and the reason in ``missing``, where this GPU does not support the reading."""
+    def _clocks(self) -> dict[str, float | None]:
+        kinds = {
+            "gpu_sm_clock_hz": self._nvml.NVML_CLOCK_SM,
+            "gpu_memory_clock_hz": self._nvml.NVML_CLOCK_MEM,
+        }
+        read = {name: self._read(name, "nvmlDeviceGetClockInfo", kind) for name, kind in kinds.items()}
+        return {name: None if mhz is None else mhz * MHZ for name, mhz in read.items()}
+
+    def _pcie(self) -> dict[str, float | None]:
+        """NVML's own mean over the last 20 ms, in KB/s."""
+        kinds = {
+            "gpu_pcie_sent_bytes_per_s": self._nvml.NVML_PCIE_UTIL_TX_BYTES,
+            "gpu_pcie_received_bytes_per_s": self._nvml.NVML_PCIE_UTIL_RX_BYTES,
+        }
+        read = {name: self._read(name, "nvmlDeviceGetPcieThroughput", kind) for name, kind in kinds.items()}
+        return {name: None if rate is None else rate * KB for name, rate in read.items()}
+
+    def _throttled(self) -> dict[str, float]:
+        bits = self._read("gpu_throttled_share", "nvmlDeviceGetCurrentClocksThrottleReasons")
+        if bits is None:
+            return {}
+        held = {reason: bool(bits & getattr(self._nvml, name)) for reason, name in REASONS.items()}
+        return {f"gpu_throttled_share.{reason}": float(on) for reason, on in held.items()}
+
+    def _read(self, reading: str, function: str, *more: Any) -> Any:
+        """None, and the reason in ``missing``, where this GPU or driver does not support the reading."""
         try:
-            return getattr(self._nvml, function)(self._device)
+            return getattr(self._nvml, function)(self._device, *more)
         except self._nvml.NVMLError as error:
             self.missing[f"nvml.{reading}"] = str(error)
             return None

@@ -6,7 +6,7 @@ import os
 
 import psutil
 
-from pretune.collector.counters.base import CounterProvider
+from pretune.collector.counters.base import CounterProvider, Readings, grown
 
 
 class PsutilCounters(CounterProvider):
@@ -28,15 +28,14 @@ class PsutilCounters(CounterProvider):
     def start(self) -> None:
         self._before = self._absolute()
 
-    def stop(self) -> dict[str, float]:
-        after = self._absolute()
-        readings = {name: after[name] - before for name, before in self._before.items() if name in after}
+    def stop(self) -> Readings:
+        after, ends = self._absolute(), {}
         for way in ("sent", "received"):
             counter = f"net_{way}_bytes.{self._link}"
             if counter in after and counter in self._before:
-                readings[f"link_{way}_start_bytes"] = self._before[counter]
-                readings[f"link_{way}_end_bytes"] = after[counter]
-        return readings
+                ends[f"link_{way}_start_bytes"] = self._before[counter]
+                ends[f"link_{way}_end_bytes"] = after[counter]
+        return Readings(grown(self._before, after), ends)
 
     def _absolute(self) -> dict[str, float]:
         return {**self._of_process(), **_of_network()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from pretune.collector.counters.base import CounterProvider
+from pretune.collector.counters.base import CounterProvider, Readings, grown
 
 # torch.cuda.memory_stats key -> reading; retries and driver calls are what memory pressure costs
 _STATISTICS = {
@@ -21,21 +21,17 @@ class TorchMemoryCounters(CounterProvider):
 
     name = "torch_memory"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def start(self) -> None:
         torch: Any = sys.modules.get("torch")
         self._cuda = torch.cuda if torch is not None and torch.cuda.is_initialized() else None
         if torch is None:
             self.missing[self.name] = "torch is not loaded"
         elif self._cuda is None:
             self.missing[self.name] = "torch uses no GPU here, and its CPU allocator keeps no statistics"
-
-    def start(self) -> None:
         self._before = self._absolute()
 
-    def stop(self) -> dict[str, float]:
-        after = self._absolute()
-        return {name: value - self._before[name] for name, value in after.items() if name in self._before}
+    def stop(self) -> Readings:
+        return Readings(grown(self._before, self._absolute()))
 
     def _absolute(self) -> dict[str, float]:
         if self._cuda is None:

@@ -1,0 +1,1 @@
+"""Foreign history as trials: one file per format, behind one interface."""

@@ -1,0 +1,50 @@
+"""The seam of the importers: a format reads files into runs, and what all have in common is done once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as its log states it, before anything is derived or checked.
+
+    ``values``: what the log states, by column of the store (``model.layers``, ``knob.tp``,
+    ``step_time_s``, ``status``; SI units), nothing guessed. ``key``: what tells this run from all others,
+    and stays the same while its log grows: the same key is the same trial. ``line``: where it begins (the
+    first is 1).
+    """
+
+    line: int | None
+    key: str
+    values: dict[str, Any]
+    notes: list[str] = field(default_factory=list)  # what was odd but harmless, for the account
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """Something that did not become a trial: the file, the line, the reason with its remedy."""
+
+    file: str
+    line: int | None
+    reason: str
+
+
+class Importer(ABC):
+    """One format. ``read`` streams: it never holds more than one run of a file.
+
+    A file that is cut off or still being written yields the runs it has so far. A line that cannot be
+    understood is set aside, never an exception; :class:`~pretune.errors.InputError` when a whole file
+    is not of the format, or not readable at all.
+    """
+
+    name: ClassVar[str]  # as in `pretune import NAME`
+    fills: ClassVar[tuple[str, ...]]  # the columns of the store that it can fill, for the README's table
+
+    @abstractmethod
+    def read(self, path: Path) -> Iterator[Run | SetAside]:
+        """The runs of one file, in order."""
