@@ -37,36 +37,11 @@ ENVIRONMENT = re.compile(r"env\.(NCCL|RCCL|OMP|KMP|MKL|CUDA|HIP|TORCH|PYTORCH|GL
 NUMBER = re.compile(r"[+-]?\d{1,12}(\.\d{1,9})?")
 VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){0,3}")
 WORDS = frozenset(
-    [
-        "none",
-        "cpu",
-        "cuda",
-        "nvme",
-        "true",
-        "false",
-        "on",
-        "off",
-        "auto",
-        "fp32",
-        "tf32",
-        "bf16",
-        "fp16",
-        "fp8",
-        "full",
-        "selective",
-        "eager",
-        "sdpa",
-        "flash",
-        "flash_attention",
-        "flash_attention_2",
-        "flash_attention_3",
-        "ring",
-        "tree",
-        "collnet",
-        "nvls",
-        "close",
-        "spread",
-    ]
+    (
+        *("none", "cpu", "cuda", "nvme", "true", "false", "on", "off", "auto", "close", "spread"),
+        *("fp32", "tf32", "bf16", "fp16", "fp8", "full", "selective", "ring", "tree", "collnet", "nvls"),
+        *("eager", "sdpa", "flash", "flash_attention", "flash_attention_2", "flash_attention_3"),
+    )
 )
 ROWS_AT_ONCE = 10_000
 

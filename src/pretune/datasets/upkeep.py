@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -98,58 +98,60 @@ def compact(store: TrialStore, grace_s: float = GRACE_S) -> Compacted:
     with _alone(store):
         removed = _remove_replaced(store, grace_s)
         merged, replaced = [], 0
-        for _, group in groupby(store.files(), key=lambda path: path.parent):
-            for alike in _mergeable(list(group)):
-                merged.append(str(_merge(store, alike)))
-                replaced += len(alike)
+        for _, files in groupby(store.files(), key=lambda path: path.parent):
+            for group in _alike(files):
+                merged.append(str(_merge(store, group)))
+                replaced += len(group)
         if grace_s <= 0:
             removed += _remove_replaced(store, grace_s)
     return Compacted(merged, replaced, removed)
 
 
-def _mergeable(files: list[Path]) -> list[dict[Path, pa.Table]]:
-    """The small files of one platform whose columns go together, in groups of two or more."""
-    groups: list[tuple[pa.Schema, dict[Path, pa.Table]]] = []
+@dataclass
+class _Group:
+    """Small files whose columns go together, and how many rows they hold."""
+
+    schema: pa.Schema
+    rows: int
+    files: list[Path]
+
+    def takes(self, schema: pa.Schema, rows: int, path: Path) -> bool:
+        """Add a file, unless there are enough or one of its knobs has another type here."""
+        if self.rows >= SMALL_ROWS:
+            return False
+        try:
+            self.schema = pa.unify_schemas([self.schema, schema])
+        except pa.ArrowException:
+            return False
+        self.rows += rows
+        self.files.append(path)
+        return True
+
+
+def _alike(files: Iterable[Path]) -> list[list[Path]]:
+    """The small files of one platform, in groups of two or more that one file can hold."""
+    groups: list[_Group] = []
     for path in files:
-        table = _small(path)
-        if table is None:
+        try:
+            schema, rows = columns(path), count(path)
+            if rows >= SMALL_ROWS or not is_own(schema):
+                continue
+            read(path)  # what is damaged inside stays for repair
+        except UnreadableFile:
             continue
-        for number, (names, tables) in enumerate(groups):
-            both = _together(names, table.schema)
-            if both is not None:
-                groups[number] = (both, {**tables, path: table})
-                break
-        else:
-            groups.append((table.schema, {path: table}))
-    return [tables for _, tables in groups if len(tables) > 1]
+        schema = schema.remove_metadata()
+        if not any(group.takes(schema, rows, path) for group in groups):
+            groups.append(_Group(schema, rows, [path]))
+    return [group.files for group in groups if len(group.files) > 1]
 
 
-def _small(path: Path) -> pa.Table | None:
-    """The file's trials, if they are few and it was written by pretune."""
-    try:
-        if count(path) >= SMALL_ROWS or not is_own(columns(path)):
-            return None
-        return read(path)
-    except UnreadableFile:
-        return None
-
-
-def _together(one: pa.Schema, other: pa.Schema) -> pa.Schema | None:
-    """The columns of both; None where one knob has two types."""
-    try:
-        return pa.unify_schemas([one, other])
-    except pa.ArrowException:
-        return None
-
-
-def _merge(store: TrialStore, tables: dict[Path, pa.Table]) -> Path:
+def _merge(store: TrialStore, files: list[Path]) -> Path:
     """Write what the files hold, each trial once, to one file that replaces them."""
-    table = pa.concat_tables(tables.values(), promote_options="default")
-    table = _once(table)
-    folder = next(iter(tables)).parent
+    table = _once(pa.concat_tables([read(path) for path in files], promote_options="default"))
+    folder = files[0].parent
     path = folder / f"{MERGED}{file_stem(table['trial_id'].to_pylist())}.parquet"
-    names = {each.name for each in tables}
-    for each in tables:  # what those replaced may still be there
+    names = {each.name for each in files}
+    for each in files:  # what those replaced may still be there
         names.update(name for name in replaced_by(each) if (folder / name).exists())
     metadata = {**(table.schema.metadata or {}), REPLACES_KEY: json.dumps(sorted(names - {path.name}))}
     store.put(table.replace_schema_metadata(metadata), path)
