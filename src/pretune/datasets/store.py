@@ -116,10 +116,8 @@ class TrialStore:
         except BaseException as error:  # a decoder may also panic
             if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
                 raise
-            sound = [path for path, _ in self._tables()]
-            if len(sound) == len(self.files()):
-                raise  # it is the question that cannot be answered
-        return ask(self._scan(sound, places)).collect()
+        # the decoder of trials() tells which file it is; a question that has no answer fails again
+        return ask(self._scan(self._readable(), places, lazily=False)).collect()
 
     def frame(self, places: bool = False) -> pl.DataFrame:
         """All trials in memory, ordered by the time they began; ``places`` as in :meth:`scan`."""
@@ -135,7 +133,7 @@ class TrialStore:
                     _warn(error)
 
     def __len__(self) -> int:
-        return int(self.scan().select("trial_id").collect().height)
+        return self.query(lambda trials: trials.select("trial_id")).height
 
     def validate(self) -> list[Fault]:
         """What is no trial: unreadable files, rows that are none or lie elsewhere, ids that repeat, and files
@@ -170,7 +168,7 @@ class TrialStore:
                 _warn(error)
         return found
 
-    def _scan(self, paths: list[Path], places: bool) -> pl.LazyFrame:
+    def _scan(self, paths: list[Path], places: bool, lazily: bool = True) -> pl.LazyFrame:
         import polars as pl
 
         empty = pl.from_arrow(schema.core_schema().empty_table())
@@ -179,7 +177,7 @@ class TrialStore:
         scans = []
         for path in paths:
             columns = files.columns(path)
-            if is_local(path) and is_own(columns):
+            if lazily and is_local(path) and is_own(columns):
                 alike[columns.remove_metadata().to_string()].append(path)
             else:
                 scans += self._converted(path)
