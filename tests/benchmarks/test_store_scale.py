@@ -1,6 +1,7 @@
 """The scale benchmark asks the store and plain polars for the same thing."""
 
 import store_scale
+
 from pretune.datasets import TrialStore
 
 
