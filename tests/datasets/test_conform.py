@@ -139,6 +139,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
         put("step_time_s", [2**60 + 1, 1]),
         "column step_time_s is int64, not double",
     ),
+    "a year that no calendar has": (
+        put("created_at", [0, 2**60], pa.timestamp("us", "Asia/Tokyo")),
+        "column created_at is timestamp[us, tz=Asia/Tokyo], not timestamp[us, tz=UTC]",
+    ),
     "a date in words": (put("created_at", ["2026-01-01"] * 2), "column created_at is string, not timestamp"),
     "a list of words": (put("window_times_s", [["1"], []]), "column window_times_s is list"),
     "a counter in words": (

@@ -30,6 +30,9 @@ from pretune.datasets.schema import (
 UPGRADES: dict[int, Callable[[pa.Table], pa.Table]] = {}
 
 
+_YEAR_1_US, _YEAR_10000_US = -62_135_596_800_000_000, 253_402_300_800_000_000  # what a datetime can hold
+
+
 class Misfit(ValueError):
     """Why a file holds no trials that this pretune can read."""
 
@@ -114,7 +117,7 @@ def _kind(found: pa.DataType) -> pa.DataType:
 
 
 def _cast(column: pa.ChunkedArray, field: pa.Field, target: pa.DataType) -> pa.ChunkedArray:
-    if column.type == target:
+    if column.type == target and not pa.types.is_timestamp(target):
         return column
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -134,8 +137,12 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, target: pa.DataType) -> pa.C
 
 def _instants(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     """To microseconds (what is below them says nothing of when a trial began); without a zone it is UTC."""
-    # years that no timestamp holds overflow silently in an unsafe cast, so coarser units are cast safely
-    return column.cast(pa.timestamp("us", column.type.tz), safe=column.type.unit != "ns").cast(target)
+    # an unsafe cast would wrap around where microseconds overflow, which nanoseconds cannot
+    found = column.cast(pa.timestamp("us", column.type.tz), safe=column.type.unit != "ns").cast(target)
+    ends = [end for end in pc.min_max(found.cast(pa.int64())).as_py().values() if end is not None]
+    if any(not _YEAR_1_US <= end < _YEAR_10000_US for end in ends):
+        raise pa.ArrowInvalid("an instant lies outside the years 1 to 9999")
+    return found
 
 
 def _is_bool(found: pa.DataType) -> Any:
