@@ -3,12 +3,13 @@
     PretuneError
     ├── InputError        what the user gave is wrong; the message names file, field and remedy
     │   └── IllegalKnobs  a configuration that cannot run, with the nearest ones that can
-    ├── StoreError        a Parquet file in a store that cannot be read as trials
+    ├── StoreError        a Parquet file in a store that cannot be read as trials, or not be written
     ├── LaunchError       a launcher could not start or reach its hosts at all
     └── TrackingError     the tracking server or its database did not take what was told
 
-The command line turns an ``InputError`` into one line and exit code 2. A trial that
-fails is none of these: it is a recorded :class:`~pretune.datasets.Trial`.
+``StoreWarning`` names what was left out of what was read. The command line turns an ``InputError`` into
+one line and exit code 2. A trial that fails is none of these: it is a recorded
+:class:`~pretune.datasets.Trial`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ class IllegalKnobs(InputError):
 
 
 class StoreError(PretuneError):
-    """A file in a trial store that is truncated, foreign or of a newer schema."""
+    """A file in a trial store that is truncated, foreign or of a newer schema, or cannot be written."""
+
+
+class StoreWarning(UserWarning):
+    """A file or row of a trial store that was not read; reading goes on without it."""
 
 
 class LaunchError(PretuneError):

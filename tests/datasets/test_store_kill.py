@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import subprocess
 import sys
@@ -10,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from sample_trials import sample_trial
+from store_fixtures import ENVIRONMENT
 
 from pretune.datasets import TrialStore
 from pretune.errors import StoreError
 
 WRITERS = Path(__file__).with_name("store_writers.py")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(WRITERS.parent), "OMP_NUM_THREADS": "1"}
 
 
 def run_killed_writers(root: Path, log: Path, rounds: int, kind: str) -> list[str]:
@@ -52,19 +51,19 @@ def test_what_a_killed_writer_leaves_behind_is_not_read(tmp_path: Path) -> None:
     assert len(store) == len(store.frame()) == 1
 
 
-def test_two_writers_at_once_store_each_trial_once(tmp_path: Path) -> None:
+def test_eight_writers_at_once_store_each_trial_once(tmp_path: Path) -> None:
     program = (
         "import sys; from sample_trials import sample_trial; from pretune.datasets import TrialStore\n"
         "store = TrialStore(sys.argv[1])\n"
-        "for n in range(40): store.append(sample_trial(f'both-{n}')); "
+        "for n in range(20): store.append(sample_trial(f'both-{n}')); "
         "store.append(sample_trial(f'{sys.argv[2]}-{n}'))"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
-    writers = [subprocess.Popen([*command, name], env=ENVIRONMENT) for name in ("left", "right")]
-    assert [writer.wait(100) for writer in writers] == [0, 0]
+    writers = [subprocess.Popen([*command, name], env=ENVIRONMENT) for name in "abcdefgh"]
+    assert [writer.wait(100) for writer in writers] == [0] * 8
     store = TrialStore(tmp_path)
     assert store.validate() == []
-    assert len(store) == 3 * 40
+    assert len(store) == 9 * 20
     assert not list(tmp_path.rglob(".writing-*"))
 
 

@@ -5,6 +5,8 @@ import json
 import pytest
 import yaml
 
+from pretune.collector.launchers import launcher_for
+from pretune.datasets import TrialStore
 from pretune.errors import InputError
 from pretune.tuner.job import JobSpec
 
@@ -88,3 +90,17 @@ def test_a_history_that_is_not_there_is_named(write_job, tmp_path, history):
     unknown = {"path": str(history), "exclude_platforms": ["fast"]}
     with pytest.raises(InputError, match=r"exclude_platforms: 'fast' is not in it; known: .*fast-link"):
         JobSpec.from_yaml(write_job(history=unknown)).history_frame()
+
+
+def test_stores_behind_urls_stand_where_folders_do(write_job, history, recorded):
+    pytest.importorskip("upath")
+    for name, folder in {"history": history, "recorded": recorded}.items():
+        TrialStore(f"memory://job/{name}").append(TrialStore(folder).trials())
+    urls = {"history": "memory://job/history", "launcher": {"replay": "memory://job/recorded"}}
+    job = JobSpec.from_yaml(write_job(**urls))
+    assert len(job.history_frame()) == 128
+    assert job.history_frame().equals(JobSpec.from_yaml(write_job()).history_frame())
+    assert job.launcher == urls["launcher"]
+    trial = next(TrialStore(recorded).trials())
+    launcher = launcher_for(job.launcher, "unused")
+    assert launcher.poll(launcher.submit(trial.spec)).knobs == trial.knobs

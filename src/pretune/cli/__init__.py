@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import typer
 
@@ -13,7 +14,7 @@ from pretune.cli.predict import predict
 from pretune.cli.sync import sync
 from pretune.cli.tune import tune
 from pretune.cli.ui import ui
-from pretune.errors import InputError, PretuneError
+from pretune.errors import InputError, PretuneError, StoreWarning
 
 app = typer.Typer(
     name="pretune",
@@ -30,6 +31,7 @@ app.add_typer(history, name="history")
 
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 it could not be done, 2 wrong input, 130 interrupted."""
+    _say_store_warnings_once()
     try:
         app()
     except PretuneError as error:
@@ -38,3 +40,12 @@ def main() -> None:
     except OSError as error:  # a full disk, a folder that may not be written
         print(f"pretune: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(1)
+
+
+def _say_store_warnings_once() -> None:
+    """A file that was left out is one line on standard error, however often it is met."""
+    usual = warnings.formatwarning
+    warnings.formatwarning = lambda message, category, *rest: (
+        f"warning: {message}\n" if issubclass(category, StoreWarning) else usual(message, category, *rest)
+    )
+    warnings.simplefilter("once", StoreWarning)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 history = typer.Typer(help="Look into a store of trials.", no_args_is_help=True)
 
-Folder = Annotated[str, typer.Argument(metavar="DIR", help="A store's folder, or 'shipped'.")]
+Folder = Annotated[str, typer.Argument(metavar="STORE", help="A store's folder or URL, or 'shipped'.")]
+Own = Annotated[str, typer.Argument(metavar="STORE", help="A store's folder or URL.")]
 
 
 @history.command()
@@ -26,20 +27,14 @@ def show(folder: Folder = "shipped", as_json: Json = False) -> None:
     speed = pl.col("tokens_per_s_per_device")
     workload = [f"workload.{name}" for name in Workload.model_fields if name != "model"]
     group = ["platform.name", "model.name", *workload]
-    rows = (
-        open_store(folder)
-        .scan()
-        .group_by(group)
-        .agg(
-            pl.len().alias("trials"),
-            *((pl.col("status") == status).sum().alias(status) for status in _statuses()),
-            speed.max().alias("best_tokens_per_s_per_device"),
-            speed.median().alias("median_tokens_per_s_per_device"),
-        )
-        .sort(group)
-        .collect()
-        .to_dicts()
+    figures = (
+        pl.len().alias("trials"),
+        *((pl.col("status") == status).sum().alias(status) for status in _statuses()),
+        speed.max().alias("best_tokens_per_s_per_device"),
+        speed.median().alias("median_tokens_per_s_per_device"),
     )
+    store = open_store(folder)
+    rows = store.query(lambda trials: trials.group_by(group).agg(*figures).sort(group)).to_dicts()
     if as_json:
         print_json({"store": folder, "trials": sum(row["trials"] for row in rows), "platforms": rows})
     else:
@@ -65,8 +60,7 @@ def validate(folder: Folder = "shipped", as_json: Json = False) -> None:
     """Check every file and row of a store, alone and against the others; exit code 1 when one is wrong."""
     store = open_store(folder)
     faults = [fault.asdict() for fault in store.validate()]
-    if all(fault["row"] is not None for fault in faults):  # else there is no frame to read
-        faults += _findings(store, {(fault["file"], fault["row"]) for fault in faults})
+    faults += _findings(store, {(fault["file"], fault["row"]) for fault in faults})
     wrong = [fault for fault in faults if not fault["warning"]]
     if as_json:
         print_json({"store": folder, "files": len(store.files()), "faults": faults})
@@ -80,22 +74,92 @@ def validate(folder: Folder = "shipped", as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
+@history.command()
+def repair(folder: Own, as_json: Json = False) -> None:
+    """Move files that cannot be read to STORE/aside, each with its reason. Nothing is deleted."""
+    from pretune.datasets.upkeep import repair as move
+
+    moved = move(_existing(folder))
+    if as_json:
+        print_json({"store": folder, "moved": [vars(each) for each in moved]})
+        return
+    for each in moved:
+        print(f"{each.file}: {each.reason}; moved to {each.to}")
+    print(f"{folder}: {len(moved)} files moved aside")
+
+
+@history.command()
+def compact(
+    folder: Own,
+    grace_s: Annotated[
+        float, typer.Option(help="Seconds that replaced files stay for those who read them.", min=0)
+    ] = 300.0,
+    as_json: Json = False,
+) -> None:
+    """Merge small files, one per platform. Readers and writers may go on; run it as often as you like."""
+    from pretune.datasets.upkeep import compact as merge
+
+    done = merge(open_store(folder), grace_s)
+    if as_json:
+        print_json({"store": folder, **vars(done)})
+    else:
+        print(
+            f"{folder}: {done.replaced} files merged into {len(done.merged)}; "
+            f"{done.removed} removed that were merged before"
+        )
+
+
+@history.command()
+def export(
+    folder: Folder,
+    out: Annotated[str, typer.Argument(metavar="OUT", help="A new store: a folder or URL.")],
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Without hosts, paths, users, projects: fit to be shared.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Copy every trial of a store to another; with --redact only what a cost model learns from."""
+    from pretune.datasets.redact import export as write
+    from pretune.tuner.job import find_store
+
+    count = write(open_store(folder), find_store(out), redact)
+    if as_json:
+        print_json({"store": folder, "out": out, "trials": count, "redacted": redact})
+    else:
+        print(f"{out}: {count} trials{', redacted' if redact else ''}")
+
+
 def _findings(store: TrialStore, told: set[tuple[str, int | None]]) -> list[dict[str, Any]]:
     """What contradicts itself or the rest, of the rows that are not ``told`` yet."""
+    import warnings
+
+    from pretune.errors import StoreWarning
     from pretune.model.plausibility import examine
 
-    found = examine(store.frame(places=True)).findings
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StoreWarning)  # the unreadable files are told already
+        frame = store.frame(places=True)
+    found = examine(frame).findings
     return [each.asdict() for each in found if (each.file, each.row) not in told]
 
 
 def open_store(folder: str) -> TrialStore:
     """The store; raises :class:`InputError` when the folder holds no trials."""
     from pretune.errors import InputError
+
+    store = _existing(folder)
+    if not store.files():
+        raise InputError(f"{folder}: holds no trials; name a folder with platform=*/*.parquet in it")
+    return store
+
+
+def _existing(folder: str) -> TrialStore:
+    from pretune.errors import InputError
     from pretune.tuner.job import find_store
 
     store = find_store(folder)
-    if not store.files():
-        raise InputError(f"{folder}: holds no trials; name a folder with platform=*/*.parquet in it")
+    if not store.root.exists():
+        raise InputError(f"{folder}: does not exist; name a store's folder or URL")
     return store
 
 

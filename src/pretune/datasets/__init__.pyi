@@ -1,3 +1,4 @@
+from .faults import Fault as Fault
 from .knobs import Knobs as Knobs
 from .knobs import KnobValue as KnobValue
 from .platform import Accelerator as Accelerator
@@ -6,7 +7,6 @@ from .platform import Link as Link
 from .platform import PeakFlops as PeakFlops
 from .platform import Platform as Platform
 from .spec import Spec as Spec
-from .store import Fault as Fault
 from .store import TrialStore as TrialStore
 from .store import shipped_history as shipped_history
 from .trial import Measure as Measure

@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+import io
 import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
+from urllib.parse import unquote, urlparse
+
+from pretune.errors import InputError
+
+
+def location(root: str | Path) -> Path:
+    """The folder of that name: of this machine, or behind any URL that fsspec knows (``s3://bucket/history``).
+
+    Behind a URL it is a ``UPath``, which has the methods of a path. Raises :class:`InputError` when what
+    reads such URLs is not installed.
+    """
+    url = str(root)
+    if "://" not in url:
+        return Path(root)
+    if url.startswith("file://"):
+        return Path(unquote(urlparse(url).path))
+    try:
+        from upath import UPath
+
+        # other writers' files must be seen, so listings are not kept
+        return cast(Path, UPath(url, use_listings_cache=False))
+    except ImportError as error:
+        raise InputError(f"{url}: {error}; pip install 'pretune[remote]'") from None
+    except ValueError as error:
+        raise InputError(f"{url}: {error}; name a folder, or a URL that fsspec knows") from None
+
+
+def is_local(path: Path) -> bool:
+    """Whether renames are atomic there; object stores put whole objects instead."""
+    return isinstance(path, Path)
 
 
 @contextmanager
@@ -16,7 +47,13 @@ def whole_file(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
 
     ``durable``: on disk then. When the block or the disk fails, the old file stays and nothing is left
     behind; a killed writer leaves at most one hidden file, which readers skip. Raises :class:`OSError`.
+    Behind a URL the file is one object, put at once.
     """
+    if not is_local(path):
+        data = io.BytesIO()
+        yield data
+        path.fs.pipe_file(path.path, data.getvalue())  # type: ignore[attr-defined]
+        return
     temporary = path.with_name(f".writing-{uuid.uuid4().hex}")
     try:
         with temporary.open("wb") as file:
@@ -34,7 +71,7 @@ def whole_file(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
 
 def make_folder(folder: Path) -> None:
     """Make ``folder`` and what is missing above it, durably. Raises :class:`OSError`."""
-    if not folder.is_dir():
+    if is_local(folder) and not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)

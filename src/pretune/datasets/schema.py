@@ -27,8 +27,8 @@ VERSION_KEY = b"pretune.schema_version"
 
 # field of Trial -> column prefix; ``knobs`` is open too, since users declare knobs of their own
 OPEN = {"knobs": "knob.", "counters": "counter.", "missing": "missing.", "software": "software."}
-_OPEN_TYPES = {"counters": pa.float64(), "missing": pa.string(), "software": pa.string()}
-_SCALARS = {
+OPEN_TYPES = {"counters": pa.float64(), "missing": pa.string(), "software": pa.string()}
+SCALARS = {
     bool: pa.bool_(),
     int: pa.int64(),
     float: pa.float64(),
@@ -42,14 +42,14 @@ def _arrow_type(annotation: Any) -> pa.DataType:
     if origin in (Union, types.UnionType):
         return _arrow_type(next(a for a in get_args(annotation) if a is not type(None)))
     if origin is Literal:
-        return _SCALARS[type(get_args(annotation)[0])]
+        return SCALARS[type(get_args(annotation)[0])]
     if origin is list:
         return pa.list_(_arrow_type(get_args(annotation)[0]))
     if hasattr(annotation, "__metadata__"):  # Annotated[int, Gt(0)]
         return _arrow_type(get_args(annotation)[0])
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return pa.string()
-    return _SCALARS[annotation]
+    return SCALARS[annotation]
 
 
 def _is_spec(annotation: Any) -> bool:
@@ -72,6 +72,22 @@ def _fields(spec: type[Spec], prefix: str = "") -> list[pa.Field]:
 def core_schema() -> pa.Schema:
     """The columns that every file of this schema version has, with their Arrow types."""
     return pa.schema(_fields(Trial), metadata={VERSION_KEY: str(SCHEMA_VERSION).encode()})
+
+
+@cache
+def required_columns() -> list[str]:
+    """The columns without which no row is a trial."""
+    return _required(Trial)
+
+
+def _required(spec: type[Spec], prefix: str = "") -> list[str]:
+    names: list[str] = []
+    for name, info in spec.model_fields.items():
+        if name in OPEN or not info.is_required():
+            continue
+        nested = info.annotation
+        names += _required(nested, f"{name}.") if _is_spec(nested) else [prefix + name]  # type: ignore[arg-type]
+    return names
 
 
 @cache
@@ -145,7 +161,7 @@ def _open_type(column: str, values: list[Any]) -> pa.DataType:
     declared = knob_types().get(column)
     if declared is not None:
         return declared
-    for field, arrow_type in _OPEN_TYPES.items():
+    for field, arrow_type in OPEN_TYPES.items():
         if column.startswith(OPEN[field]):
             return arrow_type
     kinds = {type(value) for value in values if value is not None}
@@ -155,18 +171,4 @@ def _open_type(column: str, values: list[Any]) -> pa.DataType:
         raise StoreError(
             f"column {column}: values of types {sorted(k.__name__ for k in kinds)}; one knob has one type"
         )
-    return _SCALARS[kinds.pop()] if kinds else pa.string()
-
-
-def mismatch(found: pa.Schema) -> str | None:
-    """Why a file with this schema holds no trials that this pretune can read; None when it does."""
-    stamp = (found.metadata or {}).get(VERSION_KEY)
-    if stamp is None or not stamp.isdigit():
-        return "has no pretune schema version; import it instead of copying it in"
-    if int(stamp) > SCHEMA_VERSION:
-        return f"has schema version {int(stamp)}, this pretune reads up to {SCHEMA_VERSION}; upgrade pretune"
-    for field in core_schema():
-        index = found.get_field_index(field.name)
-        if index >= 0 and found.field(index).type != field.type:
-            return f"column {field.name} is {found.field(index).type}, not {field.type}; write it again"
-    return None
+    return SCALARS[kinds.pop()] if kinds else pa.string()

@@ -178,7 +178,7 @@ def read_history(
     """
     frame = find_store(path).frame(places=True).filter(pl.col("purpose") != "diagnostic")
     if frame.is_empty():
-        raise InputError(f"history {path}: holds no trials; name a folder with platform=*/*.parquet")
+        raise InputError(f"history {path}: holds no trials; name a folder or URL with platform=*/*.parquet")
     known = frame["platform.name"].unique().sort().to_list()
     for name in exclude_platforms:
         if name not in known:
@@ -190,7 +190,7 @@ def read_history(
 
 
 def find_store(path: str | Path) -> TrialStore:
-    """The store in a folder, or the one that ships (``shipped``)."""
+    """The store in a folder or behind a URL, or the one that ships (``shipped``)."""
     return shipped_history() if str(path) == "shipped" else TrialStore(path)
 
 
@@ -216,13 +216,18 @@ def _history(value: Any, folder: Path, where: str) -> History:
     history = History.from_mapping({"path": value} if isinstance(value, str) else value, where)
     if history.path in ("shipped", "none"):
         return history
-    return history.model_copy(update={"path": str((folder / history.path).resolve())})
+    return history.model_copy(update={"path": _store_place(folder, history.path)})
 
 
 def _launcher(value: Any, folder: Path, where: str) -> Any:
     if not isinstance(value, dict):
         raise InputError(f"{where}: is no mapping; give one such as local: {{devices: 2}}")
-    return value | {"replay": str((folder / str(value["replay"])).resolve())} if "replay" in value else value
+    return value | {"replay": _store_place(folder, str(value["replay"]))} if "replay" in value else value
+
+
+def _store_place(folder: Path, place: str) -> str:
+    """A store's URL as it is; its folder as the job's file has it, which names it from where it lies."""
+    return place if "://" in place else str((folder / place).resolve())
 
 
 _LOADERS: dict[str, Callable[[Any, Path, str], Any]] = {

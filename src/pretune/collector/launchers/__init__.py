@@ -53,7 +53,7 @@ class _Hosts(_OfRanks):
 
 
 class _Replay(_Settings):
-    replay: Path
+    replay: str
 
     def open(self, folder: Path, backend: str) -> Launcher:
         from pretune.collector.launchers.replay import ReplayLauncher
