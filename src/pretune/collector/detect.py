@@ -31,7 +31,7 @@ def detect_platform(launcher: HostsLauncher) -> Platform:
     found = read_json(folder / "probe.json")
     fingerprint = Fingerprint.from_mapping(found["fingerprint"], str(folder))
     machine = alike([Machine(**each) for each in found["machines"]], launcher.backend)
-    accelerator = _gpu(machine) if launcher.backend == "nccl" else _cpu(machine, fingerprint)
+    accelerator = accelerator_of(machine, fingerprint)
     link = Link(
         bandwidth_bytes_per_s=fingerprint.allreduce_busbw_bytes_per_s,
         latency_s=fingerprint.allreduce_latency_s,
@@ -48,6 +48,11 @@ def detect_platform(launcher: HostsLauncher) -> Platform:
         backend=launcher.backend,
         fingerprint=fingerprint,
     )
+
+
+def accelerator_of(machine: Machine, fingerprint: Fingerprint) -> Accelerator:
+    """The device of one rank, by the vendor's figures where there is a preset, else by what was measured."""
+    return _gpu(machine) if machine.backend == "nccl" else _cpu(machine, fingerprint)
 
 
 def alike(machines: list[Machine], backend: str) -> Machine:

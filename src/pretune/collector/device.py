@@ -37,7 +37,9 @@ class PeakMemory:
     would count, the same in a fresh process and in a forked one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, late: bool = False) -> None:
+        """``late``: the model is there already; on a CPU what it takes can then not be told from the rest."""
+        self._late = late
         self._baseline_bytes = self._used_bytes = 0
         if cuda := _cuda():
             cuda.reset_peak_memory_stats()
@@ -59,7 +61,7 @@ class PeakMemory:
         if cuda := _cuda():
             allocated, reserved = int(cuda.max_memory_allocated()), int(cuda.max_memory_reserved())
             used = self._used_bytes
-        elif resident := _resident_bytes():
+        elif not self._late and (resident := _resident_bytes()):
             used = max(resident["VmHWM"] - resident["RssFile"] - self._baseline_bytes, 0)
         return {
             "peak_memory_allocated_bytes": allocated,

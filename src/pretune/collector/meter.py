@@ -6,6 +6,7 @@ import math
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from pretune.collector import device
@@ -42,11 +43,11 @@ class Meter:
         self._counters = Counters()
         self._readings: dict[str, float] = {}
         self._tokens = self._in_block = 0
-        self._waited_s = 0.0
+        self._waited_s = self._paused_s = 0.0
         self._loss_first: float | None = None
         self._loss: Any = None
         self._compilations = device.compilations()
-        self._block_start_s = time.perf_counter()
+        self._block_start_s = self._now()
 
     @property
     def diagnostic(self) -> bool:
@@ -69,6 +70,19 @@ class Meter:
             self._waited_s += time.perf_counter() - asked_s
             yield batch
 
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """What is done meanwhile (an evaluation, a checkpoint) is no part of any step."""
+        began_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._paused_s += time.perf_counter() - began_s
+
+    def _now(self) -> float:
+        """Seconds of training: the clock stands still in a pause."""
+        return time.perf_counter() - self._paused_s
+
     def step(self, tokens: int, loss: Any = None) -> bool:
         """One window ended, in which the whole job trained on ``tokens``; False when enough is measured.
 
@@ -82,7 +96,7 @@ class Meter:
         self._in_block += 1
         device.synchronize()
         if self._in_block < self.rule.block:
-            self.ends_s.append(time.perf_counter())
+            self.ends_s.append(self._now())
         else:
             self._end_block()
         if self._report and self.rule.measuring:
@@ -94,7 +108,7 @@ class Meter:
     def _end_block(self) -> None:
         measured = self.rule.measuring
         reading = self._exchange()
-        self._block_start_s = time.perf_counter()  # after the exchange: when the slowest rank was done
+        self._block_start_s = self._now()  # after the exchange: when the slowest rank was done
         self._in_block = 0
         self.rule.ended(reading)
         if measured:
@@ -104,11 +118,11 @@ class Meter:
         elif self.rule.measuring:
             self._counters.start()
             self._tokens, self._waited_s = 0, 0.0
-            self._block_start_s = time.perf_counter()
+            self._block_start_s = self._now()
             self.ends_s = [self._block_start_s]
 
     def _exchange(self) -> Reading:
-        seconds = time.perf_counter() - self._block_start_s
+        seconds = self._now() - self._block_start_s
         self.memory.sample()
         compilations = device.compilations()
         loss = None if self._loss is None else float(self._loss)

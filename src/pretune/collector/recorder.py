@@ -6,6 +6,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,7 @@ from pretune.collector.meter import Meter
 from pretune.collector.outcome import cause, judge
 from pretune.collector.ranks import Ranks
 from pretune.collector.software import versions
+from pretune.collector.watcher import LAST_S, Watcher
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform
 from pretune.datasets.trial import Measure, Status, Trial, TrialSpec
@@ -44,7 +46,8 @@ class TrialRecorder:
     changes nothing else. Rank 0 writes when enough is measured; what comes later does not undo it.
     An exception before that is recorded with its status (``oom``, ``diverged``, ``crash``, ...) by
     the rank that raised first, and goes on. To stop by hand says nothing of the configuration, and
-    is no trial. ``trial`` is what this rank recorded.
+    is no trial. ``trial`` is what this rank recorded. A rank that is killed is recorded by a process
+    beside it (:mod:`.watcher`). ``late``: the model was built before.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class TrialRecorder:
         measure: Measure | None = None,
         trial_id: str | None = None,
         session_id: str | None = None,
+        late: bool = False,
     ) -> None:
         self.spec = TrialSpec(
             trial_id=trial_id or uuid.uuid4().hex,
@@ -69,7 +73,7 @@ class TrialRecorder:
             framework=framework,
             measure=measure or Measure(),
         )
-        self.store = store
+        self.store, self.late = store, late
         self.trial: Trial | None = None
         self._measured = False
 
@@ -83,7 +87,10 @@ class TrialRecorder:
             )
         # one id for all ranks, since any of them may have to write
         self.spec = self.spec.model_copy(update={"trial_id": ranks.gather(self.spec.trial_id)[0]})
-        self._meter = Meter(self.spec.measure, ranks, PeakMemory())
+        self._meter = Meter(self.spec.measure, ranks, PeakMemory(self.late))
+        root = str(self.store.root if hasattr(self.store, "root") else self.store)
+        vanished = self._made(Status.CRASH, "not ended", self._meter.alone())
+        self._watcher = Watcher(vanished, root, ranks.rank)
         return self
 
     def batches(self, source: Iterable[Batch]) -> Iterator[Batch]:
@@ -100,38 +107,58 @@ class TrialRecorder:
             self._end()  # every rank is here: they took the same decision
         return going
 
+    def pause(self) -> AbstractContextManager[None]:
+        """``with recorder.pause():`` around an evaluation or a checkpoint, which are no part of a step."""
+        return self._meter.pause()
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._measured:
             return
-        if error is None:
-            self._end()
-        elif isinstance(error, Exception):
-            trial = self._made(judge(error), cause(error), self._meter.alone())
-            try:
+        try:
+            if error is None:
+                self._end()
+            elif isinstance(error, Exception):
+                trial = self._made(judge(error), cause(error), self._meter.alone())
+                if trial.status is Status.CRASH and self._meter.ranks.size > 1:
+                    time.sleep(LAST_S)  # it may only say that a peer is gone, which knows why
                 self._append(trial)
-            except PretuneError as trouble:
-                error.add_note(f"pretune recorded no trial: {trouble}")
+        except PretuneError as trouble:
+            if error is None:
+                raise
+            error.add_note(f"pretune recorded no trial: {trouble}")
+        finally:
+            self._watcher.dismiss()
+
+    def abandon(self) -> None:
+        """Record nothing, without asking the other ranks."""
+        if not self._measured:
+            self._watcher.dismiss()
+            warnings.warn("the training ended before enough was measured; nothing is recorded", stacklevel=2)
+        self._measured = True
 
     def _end(self) -> None:
         """Record what was measured; every rank takes part. The training goes on whatever the store says."""
         measured = self._meter.result()
         self._measured = True
-        if self._meter.ranks.rank != 0:
-            return
+        if self._meter.ranks.rank == 0:
+            self._write(measured)
+        self._watcher.dismiss()
+
+    def _write(self, measured: dict[str, Any]) -> None:
         if measured["tokens_per_s"] is None:
             steps = self._meter.rule.warmup_windows
-            warnings.warn(f"{steps} steps are too few to measure; nothing is recorded", stacklevel=3)
+            warnings.warn(f"{steps} steps are too few to measure; nothing is recorded", stacklevel=4)
             return
         try:
             if not self._append(self._made(Status.OK, None, measured)):
                 warnings.warn(
                     f"trial_id {self.spec.trial_id} is already in {self.store}; nothing is added",
-                    stacklevel=3,
+                    stacklevel=4,
                 )
         except PretuneError as trouble:
-            warnings.warn(f"no trial is recorded: {trouble}", stacklevel=3)
+            warnings.warn(f"no trial is recorded: {trouble}", stacklevel=4)
 
     def _made(self, status: Status, reason: str | None, measured: dict[str, Any]) -> Trial:
         purpose = "diagnostic" if self._meter.diagnostic else self.spec.purpose
@@ -150,7 +177,7 @@ class TrialRecorder:
         from pretune.datasets.store import TrialStore
 
         store = self.store if isinstance(self.store, TrialStore) else TrialStore(self.store)
-        if any(path.stem == trial.trial_id for path in store.files()):
+        if trial.trial_id in store:
             return False
         store.append(trial)
         self.trial = trial

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +25,7 @@ from pretune.errors import StoreError, StoreWarning
 if TYPE_CHECKING:
     import polars as pl
 
+MANY = re.compile(r"\d+-[0-9a-f]{16}")  # name of a file that holds several trials, see file_stem
 FILE, FILE_ROW = "store.file", "store.row"  # columns of a frame that say where its rows lie
 
 
@@ -132,6 +134,12 @@ class TrialStore:
                 except StoreError as error:
                     _warn(error)
 
+    def __contains__(self, trial_id: str) -> bool:
+        if any(path.stem == trial_id for path in self.files()):
+            return True
+        several = [path for path in self.files() if MANY.fullmatch(path.stem)]
+        return any(trial_id in table["trial_id"].to_pylist() for _, table in self._tables(several))
+
     def __len__(self) -> int:
         return self.query(lambda trials: trials.select("trial_id")).height
 
@@ -150,8 +158,8 @@ class TrialStore:
         except ValidationError as error:
             raise StoreError(one_line(error, f"{path} row {number}")) from None
 
-    def _tables(self) -> Iterator[tuple[Path, pa.Table]]:
-        for path in self.files():
+    def _tables(self, paths: list[Path] | None = None) -> Iterator[tuple[Path, pa.Table]]:
+        for path in self.files() if paths is None else paths:
             try:
                 yield path, files.read(path)
             except files.UnreadableFile as error:

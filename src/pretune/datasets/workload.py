@@ -127,7 +127,12 @@ class ModelSpec(Spec):
             raise InputError(f"{path}: is not a readable config.json ({error})") from None
         if not isinstance(config, dict):
             raise InputError(f"{path}: is not a readable config.json (it holds no object)")
-        return cls.from_mapping(_from_config(config, str(path)), str(path))
+        return cls.from_config(config, str(path))
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], where: str) -> Self:
+        """The same from what a config.json holds; ``where`` names it in an :class:`InputError`."""
+        return cls.from_mapping(_from_config(config, where), where)
 
 
 # field of ModelSpec -> the keys under which config.json files have it; the first four must be there

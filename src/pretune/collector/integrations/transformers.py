@@ -1,0 +1,98 @@
+"""Hugging Face's Trainer: ``trainer.add_callback(PretuneCallback(store="trials"))``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from pretune.collector.integrations.attached import Attached
+from pretune.collector.integrations.here import model_here, platform_here
+from pretune.collector.recorder import TrialRecorder
+from pretune.datasets.knobs import Knobs
+from pretune.datasets.platform import Platform
+from pretune.datasets.trial import Measure
+from pretune.datasets.workload import ModelSpec, Workload
+from pretune.errors import InputError
+
+
+class PretuneCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
+    """Records one trial of a Trainer's run; what is not given is read from its arguments and its model.
+
+    ``sequence_length`` is that of the first example unless given: examples are taken to be of one length.
+    Evaluations and checkpoints are no part of a step; a window in which there is one leaves out its wait for
+    data too.
+    """
+
+    def __init__(
+        self,
+        store: str | Path,
+        *,
+        platform: Platform | str | None = None,
+        model: ModelSpec | None = None,
+        sequence_length: int | None = None,
+        measure: Measure | None = None,
+    ) -> None:
+        self.store, self.measure = store, measure
+        self.platform, self.model, self.sequence_length = platform, model, sequence_length
+        self._attached = Attached()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._attached.begin(lambda: self._recorder(args, given))
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._attached.resume()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        said = [entry["loss"] for entry in state.log_history[-1:] if "loss" in entry]
+        self._attached.step(said[0] if said else None)
+        if control.should_evaluate or control.should_save:
+            self._attached.pause()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._attached.end()
+
+    def _recorder(self, args: Any, given: dict[str, Any]) -> TrialRecorder:
+        length = self.sequence_length or _length(given.get("train_dataloader"))
+        model = given["model"]
+        micro, accumulation = args.per_device_train_batch_size, args.gradient_accumulation_steps
+        workload = {
+            "model": model_here(model, self.model),
+            "sequence_length": length,
+            "global_batch_tokens": micro * accumulation * args.world_size * length,
+            "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
+            "optimizer": _optimizer(str(args.optim)),
+        }
+        deepspeed = getattr(args, "hf_deepspeed_config", None)
+        zero = deepspeed.config.get("zero_optimization", {}) if deepspeed is not None else {}
+        knobs = Knobs(
+            micro_batch=micro,
+            accumulation=accumulation,
+            dp=args.world_size,
+            zero_stage=zero.get("stage", 0) if deepspeed is not None else None,
+            activation_checkpointing="full" if args.gradient_checkpointing else "none",
+            attention=getattr(model.config, "_attn_implementation", None),
+            compile=bool(args.torch_compile),
+        )
+        return TrialRecorder(
+            workload=Workload.from_mapping(workload, "recorder: workload"),
+            platform=platform_here(self.platform),
+            knobs=knobs,
+            store=self.store,
+            framework="transformers" if deepspeed is None else "deepspeed",
+            measure=self.measure,
+            late=True,
+        )
+
+
+def _length(loader: Any) -> int:
+    try:
+        return len(loader.dataset[0]["input_ids"])
+    except (AttributeError, KeyError, TypeError, IndexError, NotImplementedError):
+        raise InputError("recorder: sequence_length: the data do not tell; give it") from None
+
+
+def _optimizer(name: str) -> str:
+    """Trainer has a dozen of AdamWs; the kernel that it runs is no other optimizer."""
+    return "adamw" if "adamw" in name.lower() else name.lower()
