@@ -10,7 +10,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 # what only an extra brings: a module that asks for one of these may fail to import without it
-EXTRAS = {"torch", "deepspeed", "mlflow", "pandas", "matplotlib", "pynvml"}
+EXTRAS = {"torch", "deepspeed", "mlflow", "pandas", "matplotlib", "pynvml"} | {
+    "transformers",
+    "pytorch_lightning",
+}
 
 IMPORT_ALL = f"""
 import importlib, pkgutil, sys

@@ -82,7 +82,6 @@ CASES = {
     "eager full": case(attention="eager", activation_checkpointing="full"),
     "full zero 3": case(3, activation_checkpointing="full"),
     "threads": case(threads_per_rank=2),
-    "compile": case(compile=True),
     "ddp": case(name="torch_ddp"),
     "ddp accumulation": case(name="torch_ddp", micro_batch=2),
     "ddp buckets": case(name="torch_ddp", ddp_bucket_mb=0.1),
@@ -96,10 +95,14 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
+    return effects(tmp_path_factory.mktemp("effects"), CASES)
+
+
+def effects(folder, tried):
+    """What each case that is ``tried`` did on two ranks."""
     pytest.importorskip("deepspeed")
-    folder = tmp_path_factory.mktemp("effects")
     cases, results = folder / "cases.json", folder / "results.json"
-    cases.write_text(json.dumps([json.loads(spec.model_dump_json()) for spec in CASES.values()]))
+    cases.write_text(json.dumps([json.loads(spec.model_dump_json()) for spec in tried.values()]))
     program = Path(__file__).parent / "programs" / "knob_effects.py"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     run = subprocess.run(
@@ -110,7 +113,7 @@ def found(tmp_path_factory):
         timeout=540,
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    return dict(zip(CASES, json.loads(results.read_text()), strict=True))
+    return dict(zip(tried, json.loads(results.read_text()), strict=True))
 
 
 def declared(spec):
@@ -231,13 +234,18 @@ def test_attention_runs_the_kernel_that_was_asked_for(found):
     assert "aten::_softmax" not in found["zero 1"]["kernels"]
 
 
-def test_threads_and_compilation_take_effect(found):
+def test_threads_take_effect(found):
     assert found["threads"]["threads"] == 2
     assert found["zero 1"]["threads"] == 1
-    assert found["compile"]["compiled_frames"] > 0
-    assert found["zero 1"]["compiled_frames"] == 0
-    assert "aten::gelu" in found["zero 1"]["kernels"]
-    assert "aten::gelu" not in found["compile"]["kernels"]  # fused into generated code
+
+
+@pytest.mark.long
+def test_compilation_takes_effect(tmp_path):
+    found = effects(tmp_path, {"plain": case(), "compiled": case(compile=True)})
+    assert found["compiled"]["compiled_frames"] > 0
+    assert found["plain"]["compiled_frames"] == 0
+    assert "aten::gelu" in found["plain"]["kernels"]
+    assert "aten::gelu" not in found["compiled"]["kernels"]  # fused into generated code
 
 
 def test_what_is_declared_inert_on_gloo_is_what_is_tried():

@@ -48,7 +48,8 @@ def whole(job, tmp_path):
     return tmp_path / "0", seen[0]["passed"]
 
 
-def test_killed_anywhere_a_session_ends_as_the_one_that_was_not(job, whole, tmp_path):
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_killed_anywhere_a_session_ends_as_the_one_that_was_not(job, whole, tmp_path, every):
     uninterrupted, names = whole
     kinds: dict[str, list[int]] = {}
     for number, name in enumerate(names, 1):
@@ -57,6 +58,7 @@ def test_killed_anywhere_a_session_ends_as_the_one_that_was_not(job, whole, tmp_
     assert len(moments) >= MOMENTS
     for phase in ("submit", "poll", "append", "rename", "tell", "trial_ended"):
         assert {f"before {phase}", f"after {phase}"} <= set(kinds)
+    moments = moments[::every]
     seen, said = drive(job, tmp_path / "killed", moments)
     for moment in moments:
         out, name = tmp_path / "killed" / str(moment), names[moment - 1]

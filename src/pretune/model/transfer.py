@@ -21,6 +21,7 @@ from pretune.model.gaussian import SAME, SCALES, Process, Terms, near_kernel
 from pretune.model.need import PEAKS, MemoryNeed
 from pretune.model.outcomes import Outcomes
 from pretune.model.physics import TransformerPhysics
+from pretune.model.physics.reading import read_once
 from pretune.model.saving import known_columns, read_sheet, rows_frame, verify, write_sheet
 from pretune.model.sources import Sources, platform_position
 from pretune.model.surrogate import (
@@ -60,6 +61,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         self.seed = seed
 
     # -- learning -------------------------------------------------------------------
+    @read_once()
     def fit(self, frame: pl.DataFrame, y: None = None) -> Self:
         """Rows with ``platform.name`` = ``target`` are its trials, all others are sources; ``y`` is not used.
 
@@ -146,6 +148,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         )
 
     # -- predicting -----------------------------------------------------------------
+    @read_once()
     def predict(self, frame: pl.DataFrame) -> Prediction:
         """Predict configurations of the target. Reads only the columns known before a trial."""
         check_is_fitted(self)
