@@ -10,6 +10,7 @@ import typer
 from pretune.cli.campaign import campaign
 from pretune.cli.fit import fit
 from pretune.cli.history import history
+from pretune.cli.import_ import import_
 from pretune.cli.predict import predict
 from pretune.cli.sync import sync
 from pretune.cli.tune import tune
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 for command in (tune, predict, fit, campaign, ui, sync):
     app.command()(command)
+app.command("import")(import_)
 app.add_typer(history, name="history")
 
 

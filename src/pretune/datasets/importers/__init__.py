@@ -1,1 +1,25 @@
 """Foreign history as trials: one file per format, behind one interface."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from pretune.errors import InputError
+
+if TYPE_CHECKING:
+    from pretune.datasets.importers.base import Importer
+
+FORMATS = {
+    "csv": "table:Table",
+    "megatron": "megatron:MegatronLog",
+}
+
+
+def importer(name: str) -> type[Importer]:
+    """The importer of a format; raises :class:`InputError` that lists the formats."""
+    if name not in FORMATS:
+        raise InputError(f"import: {name!r} is no format; known: {', '.join(FORMATS)}")
+    module, kind = FORMATS[name].split(":")
+    found: type[Importer] = getattr(import_module(f"{__name__}.{module}"), kind)
+    return found

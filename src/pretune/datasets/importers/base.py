@@ -44,6 +44,7 @@ class Importer(ABC):
 
     name: ClassVar[str]  # as in `pretune import NAME`
     fills: ClassVar[tuple[str, ...]]  # the columns of the store that it can fill, for the README's table
+    pattern: ClassVar[str] = "*"  # of the names of its files in a folder
 
     @abstractmethod
     def read(self, path: Path) -> Iterator[Run | SetAside]:

@@ -1,0 +1,156 @@
+"""Any CSV or Parquet table: one row, one run, by a mapping file; one header is known without."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pretune.datasets.importers.base import Importer, Run, SetAside
+from pretune.datasets.importers.mapping import Mapping
+from pretune.datasets.trial import Status
+from pretune.errors import InputError
+
+# the header of collected published measurements; their peak memory has no one unit, and is not taken
+_SAME = ("dp", "tp", "pp", "vp", "cp", "ep", "zero_stage", "sequence_parallel", "activation_checkpointing")
+PUBLISHED = Mapping(
+    columns={
+        "source": "source_id",
+        "framework": "framework",
+        "software.framework": "framework_version",
+        "accelerator.name": "accelerator",
+        "devices": "accelerators_total",
+        "platform.devices_per_node": "accelerators_per_node",
+        "model.name": "model_name",
+        "model.layers": "n_layers",
+        "model.hidden_size": "hidden_size",
+        "model.heads": "n_heads",
+        "model.kv_heads": "n_kv_heads",
+        "model.ffn_size": "ffn_hidden_size",
+        "model.vocabulary": "vocab_size",
+        "model.experts": "n_experts",
+        "model.experts_per_token": "experts_topk",
+        "workload.sequence_length": "seq_len",
+        "workload.global_batch_sequences": "global_batch_sequences",
+        "workload.precision": "precision",
+        "knob.micro_batch": "micro_batch_sequences",
+        "knob.accumulation": "grad_accum",
+        "knob.attention": "attention_impl",
+        "knob.compile": "compile",
+        "knob.sharding": "sharding",
+        **{f"knob.{name}": name for name in _SAME},
+        "tokens_per_s": "tokens_per_s_total",
+        "tokens_per_s_per_device": "tokens_per_s_per_accelerator",
+        "step_time_s": "step_time_s",
+        "status": "status",
+    },
+    status={"failed": Status.CRASH},
+    key=["source_id", "row_id"],
+)
+
+
+class Table(Importer):
+    """``mapping`` says what the columns are; without one the table has the header of :data:`PUBLISHED`."""
+
+    name = "csv"
+    fills = ("whatever its mapping names",)
+    pattern = "*.[cp][sa][vr]*"  # .csv and .parquet
+
+    def __init__(self, mapping: Mapping | None = None) -> None:
+        self.mapping = mapping
+
+    def read(self, path: Path) -> Iterator[Run | SetAside]:
+        header = _header(path)
+        if not header:
+            return  # nothing is written yet
+        mapping = self._for(header, path)
+        seen: Counter[str] = Counter()
+        for line, row in _rows(path):
+            if isinstance(row, SetAside):
+                yield row
+                continue
+            told = {name: row.get(name) for name in mapping.key or sorted(map(str, row))}
+            key = hashlib.sha256(json.dumps(told, default=str).encode()).hexdigest()
+            seen[key] += 1  # a row that is there twice was measured twice
+            try:
+                yield Run(line, f"{key}#{seen[key]}", mapping.read(row))
+            except ValueError as error:
+                yield SetAside(str(path), line, str(error))
+
+    def _for(self, header: list[str], path: Path) -> Mapping:
+        chosen = self.mapping or PUBLISHED
+        lacking = sorted(set(chosen.columns.values()) - set(header))
+        if self.mapping is None and lacking:
+            raise InputError(
+                f"{path}: has an unknown header (no column {lacking[0]}); name its columns in --map"
+            )
+        if lacking:
+            raise InputError(
+                f"{path}: has no column {lacking[0]!r}, which --map names; its columns: {', '.join(header)}"
+            )
+        return chosen
+
+
+def _header(path: Path) -> list[str]:
+    """The table's columns; empty of an empty file."""
+    if path.suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            return list(pq.read_schema(path).names)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{path}: is truncated or no Parquet file ({_said(error)})") from None
+    try:
+        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+            return list(csv.DictReader(file).fieldnames or ())
+    except (OSError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read as CSV ({_said(error)}); check the file") from None
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | SetAside]]:
+    """Line (of a Parquet file, row) number and row; what is no row is set aside."""
+    if path.suffix == ".parquet":
+        yield from _parquet(path)
+        return
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        lines = csv.DictReader(file)
+        while True:
+            try:
+                row = next(lines)
+            except StopIteration:
+                return
+            except csv.Error as error:  # a NUL byte, a field without end
+                yield (
+                    lines.line_num,
+                    SetAside(str(path), lines.line_num, f"is no line of a CSV file ({error})"),
+                )
+                continue
+            short = None in row.values()
+            if None in row or short:
+                why = "fewer" if short else "more"
+                yield lines.line_num, SetAside(str(path), lines.line_num, f"has {why} fields than the header")
+            else:
+                yield lines.line_num, row
+
+
+def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        for batch in pq.ParquetFile(path).iter_batches(batch_size=1000):
+            for row in batch.to_pylist():
+                yield number, row
+                number += 1
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: is truncated or no Parquet file ({_said(error)})") from None
