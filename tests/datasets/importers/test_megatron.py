@@ -61,6 +61,22 @@ def test_a_run_that_measured_nothing_failed_and_says_of_what():
     assert oom.tokens_per_s is crash.tokens_per_s is None
 
 
+@pytest.mark.parametrize(
+    ("theirs", "prefix", "time"),
+    [
+        ("global batch size", "", "500.0"),
+        ("gloabl batch size", "[default0]: [2025-05-27 15:23:07]", "500.0"),
+        ("global batch size", "\x1b[32m7:\x1b[0m [2026-01-02 03:04:05]", "500.0/512.3"),
+    ],
+)
+def test_labels_of_all_years_are_read(tmp_path, theirs, prefix, time):
+    line = f"{prefix} iteration  {{}}/  50 | elapsed time per iteration (ms): {time} | {theirs}:  64 |"
+    (tmp_path / "x.log").write_text("\n".join(line.format(i) for i in range(1, 5)))
+    (run,) = MegatronLog().read(tmp_path / "x.log")
+    assert run.values["step_time_s"] == pytest.approx(0.5)
+    assert run.values["workload.global_batch_sequences"] == 64
+
+
 @pytest.mark.parametrize("golden", FILES, ids=lambda path: path.name)
 def test_cut_at_every_line_it_yields_the_same_runs_with_fewer_windows(golden, tmp_path):
     whole = {run.key: run.values for run in MegatronLog().read(golden)}

@@ -15,6 +15,7 @@ _BEGIN, _END = re.compile(r"-{3,} arguments -{3,}"), re.compile(r"-{3,} end of a
 _ARGUMENT = re.compile(r"(?:^|\s)([a-z]\w*) \.* ?(\S.*)$")
 _ITERATION = re.compile(r"\biteration\s+(\d+)/\s*(\d+) \|(.*)$")
 _FIELD = re.compile(r"([^|:]+):\s*([^|]*)")
+_SIZES = ("global batch size", "gloabl batch size")  # a slip of some years, in forks to this day
 # argument -> column of the store, where the value is the same
 _SAME = {
     "num_layers": "model.layers",
@@ -78,7 +79,7 @@ class MegatronLog(Importer):
                 run.arguments[found[1]] = found[2].strip()
             elif found := _ITERATION.search(text):
                 fields = {name.strip().lower(): value.strip() for name, value in _FIELD.findall(found[3])}
-                size = _whole(fields.get("global batch size"))
+                size = next((_whole(fields[label]) for label in _SIZES if label in fields), None)
                 if run is None or (run.size is not None and size is not None and size != run.size):
                     if run is not None:
                         yield run.ended()
@@ -127,9 +128,10 @@ class _Run:
 
 
 def _seconds(fields: dict[str, str]) -> float | None:
-    """Printed in milliseconds; by forks and old versions in seconds, which the label says."""
+    """Printed in milliseconds; by forks and old versions in seconds, which the label says. New versions add
+    the mean so far after a slash."""
     for unit, factor in (("ms", 1e-3), ("s", 1.0)):
-        value = number(fields.get(f"elapsed time per iteration ({unit})", ""))
+        value = number(fields.get(f"elapsed time per iteration ({unit})", "").split("/")[0])
         if value is not None and value > 0:
             return value * factor
     return None
