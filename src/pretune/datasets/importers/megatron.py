@@ -1,0 +1,249 @@
+"""Logs of Megatron-LM and Megatron-DeepSpeed, of any of their versions: the arguments and the iteration lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pretune.datasets.importers.base import Importer, Run, SetAside
+from pretune.datasets.importers.lines import fields, numbered, positive, real, unprefixed, whole
+from pretune.datasets.importers.runlog import Record, RunLog
+from pretune.errors import InputError
+
+ITERATION = re.compile(r".*?\biteration\s+(\d+)/\s*(?:\d+|infinity) \|(.*\|)\s*$")
+# label of an iteration line -> seconds in its unit
+TIMES = {
+    "elapsed time per iteration (ms)": 1e-3,  # Megatron-LM, all versions; Megatron-DeepSpeed
+    "elapsed time per iteration (s)": 1.0,  # BigScience's Megatron-DeepSpeed
+}
+# label -> column, and what to multiply with
+RATES = {
+    "tokens per gpu per second (tgs)": ("tokens_per_s_per_device", 1.0),  # Megatron-DeepSpeed
+    "tokens-per-second-per-gpu": ("tokens_per_s_per_device", 1.0),  # Megatron-DeepSpeed of 2023
+    "throughput (token/sec/GPU)": ("tokens_per_s_per_device", 1.0),  # FlagScale
+    "throughput per GPU (TFLOP/s/GPU)": ("counter.model_flops_per_s_per_device", 1e12),  # core 0.4 and on
+    "flop throughput (TFLOP/sec/GPU)": ("counter.model_flops_per_s_per_device", 1e12),  # FlagScale
+    "TFLOPs": ("counter.model_flops_per_s_per_device", 1e12),  # Megatron-DeepSpeed
+}
+SAMPLES_PER_S = "samples per second"  # Megatron-DeepSpeed
+LOSSES = ("lm loss", "loss")
+
+_BEGIN = re.compile(r"-{4,} arguments -{4,}")
+_END = re.compile(r"-{4,} end of arguments -{4,}")
+_ARGUMENT = re.compile(r"\s*(\w+) \.{2,} (.*?)\s*$")
+_PADDED = re.compile(r".*padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d+)\)")
+_MEMORY = re.compile(r".*\(after \d+ iterations\) memory \(MB\) \|(.*)$")
+_PAUSE = re.compile(r".*(?:validation loss at|saved checkpoint|saving checkpoint|\bevaluate \.{3,})")
+# argument -> column, where the value is a count as it stands
+_COUNTS = {
+    "num_layers": "model.layers",
+    "hidden_size": "model.hidden_size",
+    "num_attention_heads": "model.heads",
+    "ffn_hidden_size": "model.ffn_size",
+    "max_position_embeddings": "model.max_positions",
+    "padded_vocab_size": "model.vocabulary",
+    "seq_length": "workload.sequence_length",
+    "micro_batch_size": "knob.micro_batch",
+    "data_parallel_size": "knob.dp",
+    "tensor_model_parallel_size": "knob.tp",
+    "pipeline_model_parallel_size": "knob.pp",
+    "virtual_pipeline_model_parallel_size": "knob.vp",
+    "context_parallel_size": "knob.cp",
+    "expert_model_parallel_size": "knob.ep",
+    "world_size": "platform.devices",
+}
+_FLAGS = {
+    "swiglu": "model.gated_mlp",
+    "sequence_parallel": "knob.sequence_parallel",
+    "use_distributed_optimizer": "knob.use_distributed_optimizer",
+    "overlap_grad_reduce": "knob.overlap_grad_reduce",
+    "overlap_param_gather": "knob.overlap_param_gather",
+    "tp_comm_overlap": "knob.tp_comm_overlap",
+}
+_POSITIONS = {"learned_absolute": "learned", "rope": "rotary"}
+_NORMS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}
+
+
+class MegatronLog(Importer):
+    """What rank 0 or the last rank prints; several runs may follow each other in one file.
+
+    A run ends where the arguments are printed anew, where the iteration falls back (a restart), and where the
+    global batch changes (ramp-up), since a batch of another size is another workload. An interval's time is
+    Megatron's mean over it; intervals with a checkpoint or an evaluation in them are not counted.
+    """
+
+    name: ClassVar[str] = "megatron"
+    fills: ClassVar[tuple[str, ...]] = (
+        *_COUNTS.values(),
+        *_FLAGS.values(),
+        *("model.kv_heads", "model.tied_embeddings", "model.positions", "model.norm", "model.experts"),
+        *("model.experts_per_token", "workload.global_batch_tokens", "workload.precision"),
+        *("workload.optimizer", "knob.activation_checkpointing", "knob.zero_stage", "knob.attention"),
+        *("step_time_s", "window_times_s", "warmup_windows", "tokens_per_s", "tokens_per_s_per_device"),
+        *("loss_first", "loss_last", "peak_memory_allocated_bytes", "peak_memory_reserved_bytes"),
+        *("status", "cause", "counter.model_flops_per_s_per_device", "workload.global_batch_sequences"),
+    )
+
+    def read(self, path: Path) -> Iterator[Run | SetAside]:
+        reader = Reader(path, self.name)
+        for number, line in numbered(path):
+            yield from reader.read(number, line)
+        yield from reader.ended()
+        if not reader.recognised:
+            raise InputError(f"{path}: is no Megatron log (it has neither arguments nor iteration lines)")
+
+
+class Reader:
+    """The state of a Megatron log between two of its lines."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
+        self.recognised = False
+        self.arguments: dict[str, str] | None = None  # while their block is open
+        self.values: dict[str, Any] = {}
+        self.run = RunLog(1, {})
+        self.iteration: int | None = None
+        self.interval: int | None = None
+        self.paused = False
+
+    def read(self, number: int, line: str) -> Iterator[Run | SetAside]:
+        if self.arguments is not None:
+            self._argument(line)
+        elif match := ITERATION.match(line):
+            yield from self._iteration(number, int(match[1]), fields(match[2]), line)
+        elif _BEGIN.search(line):
+            yield from self.ended()
+            self.recognised, self.arguments = True, {}
+            self.values, self.run, self.iteration = {}, RunLog(number, {}), None
+        elif match := _PADDED.match(line):
+            self._state("model.vocabulary", whole(match[1]))
+        elif match := _MEMORY.match(line):
+            self._memory(fields(match[1]))
+        elif _PAUSE.match(line):
+            self.paused = True
+        else:
+            self.run.failures.read(line)
+
+    def ended(self) -> Iterator[Run | SetAside]:
+        """What the run that is open has come to."""
+        outcome = self.run.finish(self.path, self.name)
+        if outcome is not None and self.recognised:
+            yield outcome
+
+    def _argument(self, line: str) -> None:
+        assert self.arguments is not None
+        if match := _ARGUMENT.match(unprefixed(line)):
+            self.arguments[match[1]] = match[2]
+        elif _END.search(line):
+            self.values = stated(self.arguments)
+            self.interval = whole(self.arguments.get("log_interval"))
+            self.run = RunLog(self.run.line, self.values)
+            self.arguments = None
+
+    def _state(self, column: str, value: Any) -> None:
+        if value is not None:
+            self.values[column] = self.run.values[column] = value
+
+    def _memory(self, figures: dict[str, str]) -> None:
+        for label, kind in (("max allocated", "allocated"), ("max reserved", "reserved")):
+            megabytes = positive(figures.get(label))  # Megatron divides by 1024 twice
+            self.run.peak(f"peak_memory_{kind}_bytes", megabytes and megabytes * 2**20)
+
+    def _iteration(
+        self, number: int, iteration: int, figures: dict[str, str], line: str
+    ) -> Iterator[Run | SetAside]:
+        self.recognised = True
+        sequences = whole(figures.get("global batch size"))
+        seconds = elapsed(figures)
+        if seconds is None or iteration == self.iteration:  # the same line of another rank
+            if seconds is None:
+                self.run.note(f"line {number}: states no elapsed time with a unit; not counted")
+            return
+        backwards = self.iteration is not None and iteration < self.iteration
+        before = self.run.values.get("workload.global_batch_sequences")
+        if backwards or (self.run.records and sequences != before):
+            yield from self.ended()
+            self.run = RunLog(number, self.values)
+            self.iteration = None if backwards else self.iteration
+        if sequences is not None:
+            self.run.values |= batch(sequences, self.values.get("workload.sequence_length"))
+        self._progress(iteration, seconds, figures, line)
+
+    def _progress(self, iteration: int, seconds: float, figures: dict[str, str], line: str) -> None:
+        windows = iteration - self.iteration if self.iteration is not None else self.interval or 1
+        record = Record(seconds, windows, self.paused, self._rates(figures))
+        self.run.record(record, line)
+        self.run.loss(next((real(figures[label]) for label in LOSSES if label in figures), None))
+        self.iteration, self.paused = iteration, False
+
+    def _rates(self, figures: dict[str, str]) -> dict[str, float]:
+        rates = {
+            column: factor * value
+            for label, (column, factor) in RATES.items()
+            if (value := positive(figures.get(label))) is not None
+        }
+        samples, length = positive(figures.get(SAMPLES_PER_S)), self.values.get("workload.sequence_length")
+        return rates | ({"tokens_per_s": samples * length} if samples and length else {})
+
+
+def elapsed(figures: dict[str, str]) -> float | None:
+    """Seconds per iteration, by the unit that the label names."""
+    times = ((positive(figures.get(label)), factor) for label, factor in TIMES.items())
+    return next((value * factor for value, factor in times if value is not None), None)
+
+
+def batch(sequences: int, length: int | None) -> dict[str, int]:
+    """The global batch in sequences and, where their length is known, in tokens."""
+    tokens = {"workload.global_batch_tokens": sequences * length} if length else {}
+    return {"workload.global_batch_sequences": sequences, **tokens}
+
+
+def stated(arguments: dict[str, str]) -> dict[str, Any]:
+    """Columns of the store from Megatron's arguments, by their names over the versions."""
+    values: dict[str, Any] = {
+        column: count for name, column in _COUNTS.items() if (count := whole(arguments.get(name))) is not None
+    }
+    for name, column in _FLAGS.items():
+        if arguments.get(name) in ("True", "False"):
+            values[column] = arguments[name] == "True"
+    values |= _model(arguments) | _training(arguments)
+    sequences = whole(arguments.get("global_batch_size"))
+    return values | (batch(sequences, values.get("workload.sequence_length")) if sequences else {})
+
+
+def _model(arguments: dict[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if arguments.get("group_query_attention") == "True":  # else num_query_groups is its default, 1
+        values["model.kv_heads"] = whole(arguments.get("num_query_groups"))
+    elif (heads := whole(arguments.get("num_key_value_heads"))) is not None:  # Megatron-DeepSpeed
+        values["model.kv_heads"] = heads
+    if "untie_embeddings_and_output_weights" in arguments:
+        values["model.tied_embeddings"] = arguments["untie_embeddings_and_output_weights"] != "True"
+    rotary = arguments.get("use_rotary_position_embeddings") == "True"
+    kind = "rope" if rotary else arguments.get("position_embedding_type", "")
+    values["model.positions"] = _POSITIONS.get(kind.rpartition(".")[2])
+    values["model.norm"] = _NORMS.get(arguments.get("normalization", ""))
+    if (experts := whole(arguments.get("num_experts", "").strip("[]"))) and experts > 1:
+        values["model.experts"] = experts
+        values["model.experts_per_token"] = whole(arguments.get("moe_router_topk", arguments.get("topk")))
+    return {column: value for column, value in values.items() if value is not None}
+
+
+def _training(arguments: dict[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if arguments.get("fp8", "None") not in ("None", "False"):
+        values["workload.precision"] = "fp8"
+    elif "bf16" in arguments or "fp16" in arguments:
+        on = [name for name in ("bf16", "fp16") if arguments.get(name) == "True"]
+        values["workload.precision"] = on[0] if on else "fp32"
+    values["workload.optimizer"] = {"adam": "adamw", "sgd": "sgd"}.get(arguments.get("optimizer", ""))
+    granularity = arguments.get("recompute_granularity", arguments.get("checkpoint_activations"))
+    kinds = {"None": "none", "False": "none", "True": "full", "full": "full", "selective": "selective"}
+    values["knob.activation_checkpointing"] = kinds.get(granularity or "")
+    if arguments.get("deepspeed") == "True" and arguments.get("zero_stage", "") in "0123":
+        values["knob.zero_stage"] = int(arguments["zero_stage"] or 0) if arguments.get("zero_stage") else None
+    if arguments.get("use_flash_attn") == "True":
+        values["knob.attention"] = "flash"
+    return {column: value for column, value in values.items() if value is not None}
