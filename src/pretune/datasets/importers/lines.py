@@ -83,6 +83,4 @@ def whole(text: str | None) -> int | None:
 def fields(text: str, separator: str = "|", sign: str = ":") -> dict[str, str]:
     """``label: value | label: value`` as a dict; what has no value is left out."""
     pairs = (part.rpartition(sign) for part in text.split(separator))
-    return {
-        " ".join(label.split()): value.strip() for label, _, value in pairs if found and value.strip()
-    }
+    return {" ".join(label.split()): value.strip() for label, _, value in pairs if value.strip()}

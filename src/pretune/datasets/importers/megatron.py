@@ -1,4 +1,4 @@
-"""Logs of Megatron-LM and Megatron-DeepSpeed, of any of their versions: the arguments and the iteration lines."""
+"""Logs of Megatron-LM and Megatron-DeepSpeed, of any version: arguments and iteration lines."""
 
 from __future__ import annotations
 

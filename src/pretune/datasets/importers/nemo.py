@@ -1,4 +1,4 @@
-"""Logs of NeMo 1 (progress bars), NeMo 2 (one line a step) and Megatron-Bridge (Megatron's lines and its own)."""
+"""Logs of NeMo 1 (progress bars), NeMo 2 (a line a step) and Megatron-Bridge (Megatron's lines)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ _BRIDGE = re.compile(r".*\bStep Time\s*:\s*[\d.]+s\s*GPU utilization:\s*([\d.]+)
 _PAUSE = re.compile(r".*(?:Validation DataLoader|Validation: iteration|saving checkpoint|Saving checkpoint)")
 _STARTED = re.compile(r".*All distributed processes registered\. Starting with (\d+) processes")
 _PADDED = re.compile(r".*Padded vocab_size: (\d+), original vocab_size")
-_GROUP = re.compile(r".*\bRank 0 has (data|context|tensor model|pipeline model) parallel group\s*: \[([^\]]*)\]")
+_GROUP = re.compile(
+    r".*\bRank 0 has (data|context|tensor model|pipeline model) parallel group\s*: \[([^\]]*)\]"
+)
 _GROUPS = {"data": "knob.dp", "context": "knob.cp", "tensor model": "knob.tp", "pipeline model": "knob.pp"}
 _SIZE = re.compile(r".*> initialized (tensor|pipeline) model parallel with size (\d+)")
 _CONFIGURATION = re.compile(r".*\*+ Experiment configuration \*+")

@@ -64,7 +64,7 @@ class Steady:
             self.later[1] += record.windows * record.seconds
 
     def values(self) -> dict[str, Any]:
-        """``step_time_s``, ``window_times_s`` (a record's mean each), ``warmup_windows`` and the rates; or {}."""
+        """``step_time_s``, ``window_times_s`` (a record's mean each), ``warmup_windows``, the rates; or {}."""
         first = self._warmup_records() if self.warmup else 0
         used = [r for r in self.kept[first:] if not r.paused] or self.kept[first:]
         windows = sum(record.windows for record in used)
@@ -197,8 +197,7 @@ class RunLog:
         return self.failures.found
 
     def _digest(self, path: Path) -> str:
-        """Of its first line of progress, whose figures and time no two runs share; else of where it stands."""
-        told = (
-            self._first or f"{path.name}:{self.line}:{json.dumps(self.values, sort_keys=True, default=str)}"
-        )
-        return hashlib.sha256(f"{self.line if not self._first else ''}{told}".encode()).hexdigest()[:20]
+        """Of its first line of progress, whose figures no two runs share; else of where it stands."""
+        stated = json.dumps(self.values, sort_keys=True, default=str)
+        told = self._first or f"{path.name}:{self.line}:{stated}"
+        return hashlib.sha256(told.encode()).hexdigest()[:20]

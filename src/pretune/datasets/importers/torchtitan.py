@@ -20,7 +20,7 @@ _STEP = re.compile(r".*?(?<!validate )\bstep:\s*(\d+)\s+loss:\s*(\S+)(.*)$")
 _RATE = re.compile(r"\b(?:tps|wps):\s*([\d,.]+)")
 _FLOPS = re.compile(r"\btflops:\s*([\d,.]+)")  # since 2025
 _MEMORY = re.compile(r"memory:\s*([\d.]+)GiB")  # the largest that was reserved
-_PAUSE = re.compile(r".*(?:validate step:|Saving the checkpoint|Finished saving the checkpoint|Saving a full)")
+_PAUSE = re.compile(r".*(?:validate step:|Saving the checkpoint|Finished saving the checkpoint)")
 # where the batch is told: "Training starts at step 1, with ..." until 2025, "Trainer is initialized with ..." since
 _BATCH = re.compile(
     r".*with local batch size (\d+), global batch size (\d+), "
@@ -117,9 +117,7 @@ class _Reader:
         self.run = RunLog(number, {name: value for name, value in values.items() if name not in measured})
         self.step = 0
 
-    def _progress(
-        self, number: int, step: int, loss: str, rest: str, line: str
-    ) -> Iterator[Run | SetAside]:
+    def _progress(self, number: int, step: int, loss: str, rest: str, line: str) -> Iterator[Run | SetAside]:
         self.recognised = True
         if (memory := _MEMORY.search(rest)) is not None:
             self.run.peak("peak_memory_reserved_bytes", (positive(memory[1]) or 0) * 2**30)
