@@ -1,4 +1,4 @@
-"""The results of DeepSpeed's autotuner: a folder of experiments, each with what it ran and what it measured."""
+"""The results of DeepSpeed's autotuner: a folder of experiments, with what each ran and measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of DeepSpeed's launcher and engine, 0.4 to 0.19: the engine's configuration and its throughput timer."""
+"""Logs of DeepSpeed's launcher and engine, 0.4 to 0.19: its configuration and its throughput timer."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import Any, ClassVar
 
 from pretune.datasets.importers import deepspeed_config
 from pretune.datasets.importers.base import Importer, Run, SetAside
-from pretune.datasets.importers.lines import numbered, positive, real, unprefixed, whole
-from pretune.datasets.importers.runlog import Record, RunLog
-from pretune.errors import InputError
+from pretune.datasets.importers.lines import positive, real, unprefixed, whole
+from pretune.datasets.importers.runlog import LogReader, Record, RunLog
 
 # "epoch=0/micro_step=40/global_step=10, ..." since 0.5.9; "0/20, ..." (epoch/step) before
 _TIMER = re.compile(
-    r".*?(?:global_step=(\d+)|\] \d+/(\d+)), RunningAvgSamplesPerSec=([^,\s]+), CurrSamplesPerSec=([^,\s]+)(.*)$"
+    r".*?(?:global_step=(\d{1,12})|\] \d+/(\d{1,12})), "
+    r"RunningAvgSamplesPerSec=([^,\s]+), CurrSamplesPerSec=([^,\s]+)(.*)$"
 )
-_PIPELINE = re.compile(r".*?steps: (\d+) loss: (\S+).*? iter time \(s\): ([\d.]+)(?: samples/sec: ([\d.]+))?")
+_PIPELINE = re.compile(
+    r".*?steps: (\d{1,12}) loss: (\S+).*? iter time \(s\): ([\d.]+)(?: samples/sec: ([\d.]+))?"
+)
 _MEMORY = re.compile(r"MaxMemAllocated=([\d.]+)\s*GB")  # printed as GB, divided by 1024 three times
 _LOSS = re.compile(r".*\{'loss': '?([^,'}]+)")  # Hugging Face's Trainer
 _BREAKDOWN = re.compile(r".*time \(ms\) \| (.*)$")
@@ -63,20 +65,15 @@ class DeepSpeedLog(Importer):
     )
 
     def read(self, path: Path) -> Iterator[Run | SetAside]:
-        reader = _Reader(path, self.name)
-        for number, line in numbered(path):
-            yield from reader.read(number, line)
-        yield from reader.ended()
-        if not reader.recognised:
-            raise InputError(f"{path}: is no DeepSpeed log (it has neither a configuration nor a timer line)")
+        return _Reader(path).runs()
 
 
-class _Reader:
-    def __init__(self, path: Path, name: str) -> None:
-        self.path, self.name = path, name
-        self.recognised = False
+class _Reader(LogReader):
+    name, needs = "deepspeed", "configuration and no timer line"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self.launched: dict[str, Any] = {}  # said before the engine is built, of all runs that follow
-        self.run = RunLog(1, {})
         self.json: list[str] | None = None
         self._restart()
 
@@ -104,11 +101,6 @@ class _Reader:
             self.json = ["{"]
         else:
             self._other(line)
-
-    def ended(self) -> Iterator[Run | SetAside]:
-        outcome = self.run.finish(self.path, self.name)
-        if outcome is not None and self.recognised:
-            yield outcome
 
     def _other(self, line: str) -> None:
         if match := _VERSION.match(line):

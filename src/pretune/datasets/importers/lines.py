@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,15 +68,15 @@ def real(text: str) -> float | None:
 
 
 def positive(text: str | None) -> float | None:
-    """A finite figure above 0, else None."""
+    """A figure above 0 that a log can mean (1e-18 to 1e18), else None."""
     value = real(text) if text is not None else None
-    return value if value is not None and 0 < value < math.inf else None
+    return value if value is not None and 1e-18 < value < 1e18 else None
 
 
 def whole(text: str | None) -> int | None:
     """A whole number above 0, else None."""
     value = positive(text)
-    return int(value) if value is not None and value == int(value) else None
+    return int(value) if value is not None and value == int(value) and value < 2**53 else None
 
 
 def fields(text: str, separator: str = "|", sign: str = ":") -> dict[str, str]:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pretune.datasets.importers.base import Importer, Run, SetAside
-from pretune.datasets.importers.lines import fields, numbered, positive, real, unprefixed, whole
-from pretune.datasets.importers.runlog import Record, RunLog
-from pretune.errors import InputError
+from pretune.datasets.importers.lines import fields, positive, real, unprefixed, whole
+from pretune.datasets.importers.runlog import LogReader, Record, RunLog
 
-ITERATION = re.compile(r".*?\biteration\s+(\d+)/\s*(?:\d+|infinity) \|(.*\|)\s*$")
+ITERATION = re.compile(r".*?\biteration\s+(\d{1,12})/\s*(?:\d+|infinity) \|(.*\|)\s*$")
 # label of an iteration line -> seconds in its unit
 TIMES = {
     "elapsed time per iteration (ms)": 1e-3,  # Megatron-LM, all versions; Megatron-DeepSpeed
@@ -87,23 +86,16 @@ class MegatronLog(Importer):
     )
 
     def read(self, path: Path) -> Iterator[Run | SetAside]:
-        reader = Reader(path, self.name)
-        for number, line in numbered(path):
-            yield from reader.read(number, line)
-        yield from reader.ended()
-        if not reader.recognised:
-            raise InputError(f"{path}: is no Megatron log (it has neither arguments nor iteration lines)")
+        return _Reader(path).runs()
 
 
-class Reader:
-    """The state of a Megatron log between two of its lines."""
+class _Reader(LogReader):
+    name, needs = "megatron", "arguments and no iteration line"
 
-    def __init__(self, path: Path, name: str) -> None:
-        self.path, self.name = path, name
-        self.recognised = False
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self.arguments: dict[str, str] | None = None  # while their block is open
         self.values: dict[str, Any] = {}
-        self.run = RunLog(1, {})
         self.iteration: int | None = None
         self.interval: int | None = None
         self.paused = False
@@ -125,12 +117,6 @@ class Reader:
             self.paused = True
         else:
             self.run.failures.read(line)
-
-    def ended(self) -> Iterator[Run | SetAside]:
-        """What the run that is open has come to."""
-        outcome = self.run.finish(self.path, self.name)
-        if outcome is not None and self.recognised:
-            yield outcome
 
     def _argument(self, line: str) -> None:
         assert self.arguments is not None

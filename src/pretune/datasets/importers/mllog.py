@@ -70,9 +70,7 @@ class MLLog(Importer):
             if match := _EVENT.match(line):
                 event = _object(match[1])
                 if event is None:
-                    yield SetAside(
-                        str(path), number, "is an MLLOG line that is no whole JSON object; left out"
-                    )
+                    yield SetAside(str(path), number, "is no whole JSON object; left out")
                 elif isinstance(event.get("key"), str):
                     yield from reader.read(number, event, match[1])
             elif match := _SYSTEM.match(line):
@@ -142,7 +140,7 @@ class _Reader:
         if key in ("run_start", "block_start") and (self.started is None or key == "block_start"):
             self.started, self.took = now, None
         elif key in ("block_stop", "epoch_stop", "run_stop") and self.started is not None:
-            self.started, self.took = None, now - self.started
+            self.took, self.started = now - self.started, None
 
     def _moved(self, metadata: dict[str, Any], text: str) -> None:
         """A block is whole once the sequences up to its end are known: some logs say so at its evaluation."""
@@ -185,14 +183,13 @@ def _figure(value: Any) -> float | None:
 
 
 def _beside(path: Path) -> dict[str, Any]:
-    """What ``<submitter>/systems/<system>.json`` says of ``<submitter>/results/<system>/<benchmark>/<file>``."""
+    """What ``systems/<system>.json`` says of ``results/<system>/<benchmark>/<file>`` beside it."""
     folders = path.resolve().parents
     if len(folders) < 4 or folders[2].name != "results":
         return {}
     try:
-        text = (folders[3] / "systems" / f"{folders[1].name}.json").read_text(
-            encoding="utf-8", errors="replace"
-        )
+        file = folders[3] / "systems" / f"{folders[1].name}.json"
+        text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return {}
     return _described(_object(text) or {})

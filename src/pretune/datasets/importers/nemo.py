@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 
 from pretune.datasets.importers import megatron
 from pretune.datasets.importers.base import Importer, Run, SetAside
-from pretune.datasets.importers.lines import fields, numbered, positive, real, whole
-from pretune.datasets.importers.runlog import Record, RunLog
-from pretune.errors import InputError
+from pretune.datasets.importers.lines import fields, positive, real, whole
+from pretune.datasets.importers.runlog import LogReader, Record, RunLog
 
-_NEMO2 = re.compile(r".*?\bTraining epoch (\d+), iteration (\d+)/(\d+) \| (.*)$")
-_NEMO1 = re.compile(r".*?\bEpoch (\d+):.*?\| (\d+)/(\d+|\?) \[([^\]]*)\]")
+_NEMO2 = re.compile(r".*?\bTraining epoch (\d{1,9}), iteration (\d{1,12})/(\d+) \| (.*)$")
+_NEMO1 = re.compile(r".*?\bEpoch (\d{1,9}):.*?\| (\d{1,12})/(\d+|\?) \[([^\]]*)\]")
 _STEP_TIME = "train_step_timing in s"
 _LOSS = "reduced_train_loss"
 # label of NeMo 2 -> column, and what to multiply with
@@ -74,19 +73,14 @@ class NeMoLog(Importer):
     )
 
     def read(self, path: Path) -> Iterator[Run | SetAside]:
-        reader = _Reader(path, self.name)
-        for number, line in numbered(path):
-            yield from reader.read(number, line)
-        yield from reader.ended()
-        if not reader.recognised:
-            raise InputError(f"{path}: is no NeMo log (it has no line with a step's time)")
+        return _Reader(path).runs()
 
 
-class _Reader:
-    def __init__(self, path: Path, name: str) -> None:
-        self.path, self.name = path, name
-        self.recognised = False
-        self.run = RunLog(1, {})
+class _Reader(LogReader):
+    name, needs = "nemo", "line with a step's time"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self.last: tuple[int, int] | None = None  # epoch and step
         self.flops: float | None = None
         self.configuring = self.paused = False
@@ -104,11 +98,6 @@ class _Reader:
             self._configured(match[1], (match[2] or "").strip())
         else:
             yield from self._other(number, line)
-
-    def ended(self) -> Iterator[Run | SetAside]:
-        outcome = self.run.finish(self.path, self.name)
-        if outcome is not None and self.recognised:
-            yield outcome
 
     def _other(self, number: int, line: str) -> Iterator[Run | SetAside]:
         self.configuring = False

@@ -6,14 +6,17 @@ import hashlib
 import json
 import math
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pretune.datasets.importers.base import Run, SetAside
-from pretune.datasets.importers.lines import unprefixed
+from pretune.datasets.importers.lines import numbered, unprefixed
 from pretune.datasets.trial import Status
+from pretune.errors import InputError
 
 KEPT = 1000  # records of which the times are kept; of later ones the sum alone
 MIN_WARMUP, MAX_WARMUP = 2, 8  # windows, as in Measure
@@ -64,7 +67,7 @@ class Steady:
             self.later[1] += record.windows * record.seconds
 
     def values(self) -> dict[str, Any]:
-        """``step_time_s``, ``window_times_s`` (a record's mean each), ``warmup_windows``, the rates; or {}."""
+        """``step_time_s``, ``window_times_s`` (of a record each), ``warmup_windows`` and the rates; or {}."""
         first = self._warmup_records() if self.warmup else 0
         used = [r for r in self.kept[first:] if not r.paused] or self.kept[first:]
         windows = sum(record.windows for record in used)
@@ -173,9 +176,10 @@ class RunLog:
         failure = self._failure()
         measured = self.steady.values()
         if failure is None and not measured:
-            if not self.records:
+            if not self.records and not self.notes:
                 return None
-            reason = f"logs only its warm-up ({self.records} lines of progress); let it run for longer"
+            warmup = f"logs only its warm-up ({self.records} lines of progress); let it run for longer"
+            reason = warmup if self.records else self.notes[0]
             return SetAside(str(path), self.line, reason)
         values = {**self.values, **measured, "status": str(failure.status if failure else Status.OK)}
         if failure:
@@ -201,3 +205,37 @@ class RunLog:
         stated = json.dumps(self.values, sort_keys=True, default=str)
         told = self._first or f"{path.name}:{self.line}:{stated}"
         return hashlib.sha256(told.encode()).hexdigest()[:20]
+
+
+class LogReader(ABC):
+    """The state of a log between two of its lines: the run that is open, and whether the format was met."""
+
+    name: str
+    needs: str  # what a file without is not of the format
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recognised = False
+        self.outcomes = 0
+        self.run = RunLog(1, {})
+
+    @abstractmethod
+    def read(self, number: int, line: str) -> Iterator[Run | SetAside]:
+        """Takes a line in; yields a run that it ends."""
+
+    def runs(self) -> Iterator[Run | SetAside]:
+        """All runs of the file; :class:`InputError` when it is not of the format."""
+        for number, line in numbered(self.path):
+            yield from self.read(number, line)
+        if not self.recognised:
+            raise InputError(f"{self.path}: is no {self.name} log (it has no {self.needs})")
+        yield from self.ended()
+        if not self.outcomes:
+            yield SetAside(str(self.path), self.run.line, "has no line of progress; let it run for longer")
+
+    def ended(self) -> Iterator[Run | SetAside]:
+        """What the run that is open has come to."""
+        outcome = self.run.finish(self.path, self.name)
+        if outcome is not None and self.recognised:
+            self.outcomes += 1
+            yield outcome

@@ -10,25 +10,24 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pretune.datasets.importers.base import Importer, Run, SetAside
-from pretune.datasets.importers.lines import numbered, positive, real, whole
+from pretune.datasets.importers.lines import positive, real, whole
 from pretune.datasets.importers.megatron import batch
-from pretune.datasets.importers.runlog import Record, RunLog
-from pretune.errors import InputError
+from pretune.datasets.importers.runlog import LogReader, Record, RunLog
 
-_STEP = re.compile(r".*?(?<!validate )\bstep:\s*(\d+)\s+loss:\s*(\S+)(.*)$")
+_STEP = re.compile(r".*?(?<!validate )\bstep:\s*(\d{1,12})\s+loss:\s*(\S+)(.*)$")
 # tokens per second per device: "wps" in 2024's first months, "tps" since
 _RATE = re.compile(r"\b(?:tps|wps):\s*([\d,.]+)")
 _FLOPS = re.compile(r"\btflops:\s*([\d,.]+)")  # since 2025
 _MEMORY = re.compile(r"memory:\s*([\d.]+)GiB")  # the largest that was reserved
 _PAUSE = re.compile(r".*(?:validate step:|Saving the checkpoint|Finished saving the checkpoint)")
-# where the batch is told: "Training starts at step 1, with ..." until 2025, "Trainer is initialized with ..." since
+# the batch: "Training starts at step 1, with ..." until 2025, "Trainer is initialized with ..." since
 _BATCH = re.compile(
     r".*with local batch size (\d+), global batch size (\d+), "
     r"(?:gradient accumulation steps (\d+), )?sequence length (\d+)"
 )
 _START = re.compile(r".*(?:Starting job: |Training starts at step \d|Trainer is initialized with)")
 _JOB = re.compile(r".*\bStarting job: ")
-# "Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]" until 2025; "... with parallelism: pp=1, tp=2" since
+# "Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]" until 2025; a list "pp=1, tp=2" since
 _MESH = re.compile(r".*Building \d+-D device mesh with (\[[^\]]*\]), (\[[^\]]*\])")
 _DEGREES = re.compile(r".*Building device mesh with parallelism: (.*)$")
 _MODEL = re.compile(r".*Building (\S+ \S+) with (?:\w+\((.*)\)|(\{.*))\s*$")
@@ -73,19 +72,14 @@ class TorchTitanLog(Importer):
     )
 
     def read(self, path: Path) -> Iterator[Run | SetAside]:
-        reader = _Reader(path, self.name)
-        for number, line in numbered(path):
-            yield from reader.read(number, line)
-        yield from reader.ended()
-        if not reader.recognised:
-            raise InputError(f"{path}: is no torchtitan log (it has neither a batch nor a step line)")
+        return _Reader(path).runs()
 
 
-class _Reader:
-    def __init__(self, path: Path, name: str) -> None:
-        self.path, self.name = path, name
-        self.recognised = False
-        self.run = RunLog(1, {})
+class _Reader(LogReader):
+    name, needs = "torchtitan", "batch and no step line"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self.step = 0
         self.paused = False
 
@@ -104,11 +98,10 @@ class _Reader:
         self.recognised |= "workload.sequence_length" in self.run.values
 
     def ended(self) -> Iterator[Run | SetAside]:
-        """What the run that is open has come to; time per token becomes time per window where both are known."""
-        outcome = self.run.finish(self.path, self.name)
-        if isinstance(outcome, Run):
-            _in_windows(outcome.values)
-        if outcome is not None and self.recognised:
+        """Time per token becomes time per window where batch and devices are known."""
+        for outcome in super().ended():
+            if isinstance(outcome, Run):
+                _in_windows(outcome.values)
             yield outcome
 
     def _begin(self, number: int, values: dict[str, Any]) -> Iterator[Run | SetAside]:
