@@ -57,3 +57,11 @@ def test_a_line_that_is_no_json_is_set_aside_and_the_run_taken(imported, written
     assert aside.line == text.count("\n") + 1
     (whole,), _ = imported(MLLog(), "mlperf/v4.0_gpt3.txt")
     assert (run.key, run.values) == (whole.key, whole.values)
+
+
+@pytest.mark.parametrize("count", ["1e999", "-5", "null", '"many"', "true", "[1]"])
+def test_a_count_that_is_none_is_not_counted_with(written, count):
+    text = (GOLDEN / "mlperf" / "v5.0_llama31_405b_aborted.txt").read_text()
+    assert '"samples_count": 5120}' in text
+    (run,), _ = written(MLLog(), text.replace('"samples_count": 5120}', f'"samples_count": {count}}}'))
+    assert run.values["step_time_s"] == pytest.approx(15.0, rel=0.5)

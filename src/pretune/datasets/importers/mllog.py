@@ -110,7 +110,7 @@ class _Reader:
         if key == "tracked_stats" and isinstance(value, dict):
             self.rate = _figure(value.get("throughput")) or self.rate
         elif key == "train_loss":
-            self.run.loss(_figure(value))
+            self.run.loss(real(str(value)))
         elif key == "run_stop":
             self._stop(number, str(metadata.get("status")))
 
@@ -178,8 +178,9 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def _figure(value: Any) -> float | None:
-    """A number of an event: some write numbers as text, and a bool is none."""
-    return None if isinstance(value, bool) or value is None else real(str(value))
+    """A time or a count of an event: some write numbers as text, and a bool is none."""
+    number = None if isinstance(value, bool) or value is None else real(str(value))
+    return number if number is not None and 0 <= number < 1e18 else None
 
 
 def _beside(path: Path) -> dict[str, Any]:
