@@ -27,7 +27,7 @@ def test_a_folder_of_logs_ends_with_an_account(pretune, tmp_path):
 
 def test_what_has_no_platform_is_set_aside_by_line_and_says_what_to_do(pretune, tmp_path):
     done = pretune(
-        "import", "megatron", str(GOLDEN / "core-0.12.log"), "--store", str(tmp_path / "trials"), "--json"
+        "import", "megatron", str(GOLDEN / "core_0.12.log"), "--store", str(tmp_path / "trials"), "--json"
     )
     (aside,) = json.loads(done.stdout)["set_aside"]
     assert aside["line"] == 2
@@ -37,9 +37,9 @@ def test_what_has_no_platform_is_set_aside_by_line_and_says_what_to_do(pretune, 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["nosuch", "x"], "known: csv, megatron"),
+        (["nosuch", "x"], "known: csv, deepspeed"),
         (["megatron", "nosuch.log"], "nosuch.log"),
-        (["csv", str(GOLDEN / "core-0.12.log")], "--map"),
+        (["csv", str(GOLDEN / "core_0.12.log")], "--map"),
     ],
 )
 def test_wrong_input_is_one_line(pretune, tmp_path, arguments, problem):

@@ -1,127 +1,110 @@
-from pathlib import Path
+"""Megatron's logs over its versions."""
+
+from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from pretune.datasets import Accelerator, Platform, Status, TrialStore
-from pretune.datasets.importers.account import import_files
-from pretune.datasets.importers.base import Run, SetAside
-from pretune.datasets.importers.complete import Given, complete
-from pretune.datasets.importers.megatron import MegatronLog
+from pretune.datasets.importers.megatron import MegatronLog, stated
 
-GOLDEN = Path(__file__).parent / "golden" / "megatron"
-FILES = sorted(GOLDEN.iterdir())
-PLATFORM = Platform(name="pod", accelerator=Accelerator(name="a100"), devices_per_node=4, nodes=2)
+LINE = " iteration {:8d}/     100 | {} | global batch size:    32 | lm loss: {} |\n"
+MS = "elapsed time per iteration (ms): {:.1f}"
 
 
-def trials(path):
-    found = [complete(run, path, "megatron", Given(PLATFORM)) for run in MegatronLog().read(path)]
-    assert not [each for each in found if isinstance(each, SetAside)]
-    return found
+def log(times: list[float], loss: str = "5.0E+00") -> str:
+    return "".join(LINE.format(i + 1, MS.format(each), loss) for i, each in enumerate(times))
 
 
-def test_a_log_of_megatron_core_becomes_a_trial():
-    (trial,) = trials(GOLDEN / "core-0.12.log")
-    assert (trial.status, trial.framework, trial.purpose) == (Status.OK, "megatron", "imported")
-    model = trial.workload.model
-    assert (model.layers, model.hidden_size, model.heads, model.kv_heads) == (24, 1024, 16, 4)
-    assert (model.ffn_size, model.vocabulary, model.gated_mlp, model.tied_embeddings) == (
-        2816,
-        32000,
-        True,
-        False,
+def test_the_arguments_become_model_workload_and_knobs(imported):
+    (run,), _ = imported(MegatronLog(), "megatron/core_0.12.log")
+    said = {"model.layers": 24, "model.kv_heads": 4, "model.vocabulary": 50432, "model.gated_mlp": True}
+    said |= {"model.positions": "rotary", "model.norm": "rmsnorm", "model.tied_embeddings": False}
+    said |= {"knob.tp": 2, "knob.dp": 4, "knob.micro_batch": 2, "knob.sequence_parallel": True}
+    said |= {"workload.global_batch_tokens": 64 * 4096, "workload.precision": "bf16", "platform.devices": 8}
+    said |= {"knob.activation_checkpointing": "selective", "status": "ok"}
+    assert said.items() <= run.values.items()
+    assert "knob.vp" not in run.values  # None in the dump: nothing is stated
+
+
+def test_warmup_and_the_interval_with_a_checkpoint_do_not_count(imported):
+    (run,), _ = imported(MegatronLog(), "megatron/core_0.12.log")  # 9.0 s at first, 3.2 s after the save
+    assert run.values["step_time_s"] == pytest.approx(1.98, abs=0.03)
+    assert run.values["warmup_windows"] == 5
+    assert len(run.values["window_times_s"]) == 10
+    assert run.values["peak_memory_reserved_bytes"] == 45056 * 2**20
+
+
+def test_a_ramp_and_a_restart_are_runs_of_their_own(imported):
+    runs, aside = imported(MegatronLog(), "megatron/megatron_deepspeed_2022_two_runs.log")
+    assert [run.values["workload.global_batch_tokens"] // 2048 for run in runs] == [16, 32, 32]
+    assert [run.values["step_time_s"] for run in runs] == pytest.approx([2.4, 4.0, 4.0], abs=0.02)  # in (s)
+    for run in runs:  # samples per second agree with step time and batch
+        tokens = run.values["tokens_per_s"] * run.values["step_time_s"]
+        assert tokens == pytest.approx(run.values["workload.global_batch_tokens"], rel=0.01)
+    assert len({run.key for run in runs}) == 3
+    assert not aside
+
+
+def test_out_of_memory_is_a_status_with_the_log_s_own_words(imported):
+    (run,), _ = imported(MegatronLog(), "megatron/megatron_deepspeed_2024_oom.log")
+    assert run.values["status"] == "oom"
+    assert run.values["cause"].startswith(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00"
     )
-    assert (model.positions, model.norm, model.experts) == ("rotary", "rmsnorm", 0)
-    assert (trial.workload.sequence_length, trial.workload.global_batch_sequences) == (2048, 32)
-    knobs = trial.knobs
-    assert (knobs.tp, knobs.pp, knobs.dp, knobs.micro_batch, knobs.accumulation) == (2, 1, 4, 2, 4)
-    assert (knobs.zero_stage, knobs.activation_checkpointing, knobs.vp) == (1, "selective", None)
-    assert trial.step_time_s == pytest.approx(0.4)  # without the first entry, in which it warmed up
-    assert trial.tokens_per_s == pytest.approx(32 * 2048 / 0.4)
-    assert trial.window_times_s == pytest.approx([0.41, 0.4, 0.39, 0.4])
-    assert (trial.loss_first, trial.loss_last) == (10.5, 7.1)
-    assert trial.platform == PLATFORM
+    assert "tokens_per_s_per_device" not in run.values  # a run that failed has no throughput
 
 
-def test_seconds_are_seconds_and_a_ramped_batch_is_a_run_of_each_size():
-    small, large = trials(GOLDEN / "deepspeed-ramped.out")
-    assert small.step_time_s == pytest.approx(1.0, rel=1e-3)
-    assert large.step_time_s == pytest.approx(2.0, rel=1e-3)
-    assert [t.workload.global_batch_sequences for t in (small, large)] == [16, 32]
-    assert small.knobs.zero_stage == 1
-    assert small.trial_id != large.trial_id
-
-
-def test_a_run_that_measured_nothing_failed_and_says_of_what():
-    oom, crash = trials(GOLDEN / "failed.log")
-    assert oom.status is Status.OOM
-    assert "CUDA out of memory" in oom.cause
-    assert (crash.status, crash.cause) == (Status.CRASH, "ValueError: something that is wrong")
-    assert oom.tokens_per_s is crash.tokens_per_s is None
+def test_an_error_that_training_went_on_after_is_none(written):
+    text = log([900.0, 100.0, 100.0]) + "Traceback (most recent call last):\nValueError: no wandb\n"
+    (ended,), _ = written(MegatronLog(), text)
+    assert (ended.values["status"], ended.values["cause"]) == ("crash", "ValueError: no wandb")
+    (went_on,), _ = written(MegatronLog(), text + LINE.format(4, MS.format(100.0), "4.9E+00"))
+    assert went_on.values["status"] == "ok"
 
 
 @pytest.mark.parametrize(
-    ("theirs", "prefix", "time"),
+    ("line", "status"),
     [
-        ("global batch size", "", "500.0"),
-        ("gloabl batch size", "[default0]: [2025-05-27 15:23:07]", "500.0"),
-        ("global batch size", "\x1b[32m7:\x1b[0m [2026-01-02 03:04:05]", "500.0/512.3"),
+        (
+            "[rank5]:[E1] [PG ID 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4)",
+            "timeout",
+        ),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=1.0", "oom"),
+        ("RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB", "oom"),
+        ("WARNING: CUDA out of memory is avoided by offloading", "ok"),
+        ("Watch the collective operation timeout: 600 s", "ok"),
     ],
 )
-def test_labels_of_all_years_are_read(tmp_path, theirs, prefix, time):
-    line = f"{prefix} iteration  {{}}/  50 | elapsed time per iteration (ms): {time} | {theirs}:  64 |"
-    (tmp_path / "x.log").write_text("\n".join(line.format(i) for i in range(1, 5)))
-    (run,) = MegatronLog().read(tmp_path / "x.log")
-    assert run.values["step_time_s"] == pytest.approx(0.5)
-    assert run.values["workload.global_batch_sequences"] == 64
+def test_only_what_says_so_is_a_failure(written, line, status):
+    (run,), _ = written(MegatronLog(), log([900.0, 100.0, 100.0]) + line + "\n")
+    assert run.values["status"] == status
 
 
-@pytest.mark.parametrize("golden", FILES, ids=lambda path: path.name)
-def test_cut_at_every_line_it_yields_the_same_runs_with_fewer_windows(golden, tmp_path):
-    whole = {run.key: run.values for run in MegatronLog().read(golden)}
-    lines, path = golden.read_text().splitlines(keepends=True), tmp_path / golden.name
-    for end in range(len(lines) + 1):
-        path.write_text("".join(lines[:end]))
-        for run in MegatronLog().read(path):
-            assert isinstance(run, Run)
-            if "step_time_s" not in run.values:
-                continue
-            assert run.key in whole  # the same run, whatever is still to come
-            times = run.values["window_times_s"]
-            assert times == whole[run.key]["window_times_s"][: len(times)]
+def test_a_loss_that_became_nan_is_a_diverged_run(written):
+    (run,), _ = written(MegatronLog(), log([900.0, 100.0, 100.0]) + LINE.format(4, MS.format(100.0), "nan"))
+    assert run.values["status"] == "diverged"
+    assert run.values["loss_first"] == 5.0
+    assert "loss_last" not in run.values
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_no_bytes_make_it_crash(tmp_path_factory, data):
-    text = data.draw(st.sampled_from(FILES)).read_bytes()
-    cut = data.draw(st.integers(0, len(text)))
-    noise = data.draw(st.binary(max_size=40))
-    path = tmp_path_factory.mktemp("noise") / "x.log"
-    path.write_bytes(text[:cut] + noise + text[cut:])
-    for found in MegatronLog().read(path):
-        if isinstance(found, Run):
-            complete(found, path, "megatron", Given(PLATFORM))
+def test_lines_of_several_ranks_count_once(written):
+    lines = log([900.0, 120.0, 100.0, 100.0]).splitlines(keepends=True)
+    (run,), _ = written(MegatronLog(), "".join(f"[default{r}]:{line}" for line in lines for r in (0, 7)))
+    assert run.values["window_times_s"] == [0.1, 0.1]
 
 
-def test_the_same_file_twice_adds_nothing_and_a_grown_one_is_the_same_run(tmp_path):
-    log, store = tmp_path / "run.log", TrialStore(tmp_path / "trials")
-    lines = (GOLDEN / "core-0.12.log").read_text().splitlines(keepends=True)
-    log.write_text("".join(lines[:-2]))
-    first = import_files(MegatronLog(), [tmp_path], Given(PLATFORM), store)
-    log.write_text("".join(lines))
-    second = import_files(MegatronLog(), [log], Given(PLATFORM), store)
-    assert (first.taken, first.already_there) == (1, 0)
-    assert (second.taken, second.already_there) == (0, 1)
-    assert len(store) == 1
+def test_a_time_without_a_unit_is_not_taken(written):
+    text = "".join(LINE.format(i, "elapsed time per iteration: 2.0", "5.0") for i in range(1, 9))
+    runs, (aside,) = written(MegatronLog(), text)
+    assert not runs
+    assert "no elapsed time with a unit" in aside.reason
 
 
-def test_the_log_says_how_many_nodes_there_were():
-    bigger = Platform(name="pod", accelerator=Accelerator(name="a100"), devices_per_node=8, nodes=4)
-    path = GOLDEN / "core-0.12.log"
-    (run,) = MegatronLog().read(path)
-    trial = complete(run, path, "megatron", Given(bigger))
-    assert (trial.platform.nodes, trial.platform.devices_per_node) == (1, 8)
-    assert trial.platform.name == "pod-1x8"
-    assert isinstance(complete(run, path, "megatron", Given()), SetAside)
+def test_warmup_alone_is_no_measurement(written):
+    runs, (aside,) = written(MegatronLog(), log([900.0, 700.0]))
+    assert not runs
+    assert "only its warm-up (2 lines" in aside.reason
+
+
+def test_the_default_of_query_groups_is_not_taken_for_a_shape():
+    dump = {"num_attention_heads": "16", "num_query_groups": "1", "group_query_attention": "False"}
+    assert "model.kv_heads" not in stated(dump)

@@ -18,7 +18,7 @@ from pretune.errors import InputError
 MAP = {
     "columns": {
         "accelerator.name": "gpu",
-        "devices": "gpus",
+        "platform.devices": "gpus",
         "knob.micro_batch": "mbs",
         "knob.tp": "tp",
         "knob.block": "block",

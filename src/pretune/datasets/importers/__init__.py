@@ -12,7 +12,13 @@ if TYPE_CHECKING:
 
 FORMATS = {
     "csv": "table:Table",
+    "deepspeed": "deepspeed_log:DeepSpeedLog",
+    "deepspeed-autotuning": "deepspeed_autotuning:DeepSpeedAutotuning",
     "megatron": "megatron:MegatronLog",
+    "megatron-bridge": "megatron_bridge:MegatronBridgeTable",
+    "mlperf": "mllog:MLLog",
+    "nemo": "nemo:NeMoLog",
+    "torchtitan": "torchtitan:TorchTitanLog",
 }
 
 

@@ -20,7 +20,7 @@ from pretune.datasets.workload import ModelSpec
 from pretune.errors import InputError
 
 # what a run may state beyond the store's columns, from which those follow
-BESIDE = ("devices", "workload.global_batch_sequences", "samples_per_s")
+BESIDE = ("platform.devices", "workload.global_batch_sequences", "samples_per_s")
 AGREE = 1.03  # figures of one run that differ by less are rounded, not contradictory
 MEASURED = ("step_time_s", "tokens_per_s", "tokens_per_s_per_device", "samples_per_s")
 NOTHING = "no step was measured"
@@ -54,6 +54,7 @@ def complete(run: Run, path: Path, format: str, given: Given) -> Trial | SetAsid
     """The trial of a run, or why there is none."""
     values = given.constants | {name: value for name, value in run.values.items() if value is not None}
     try:
+        _model(values, format)
         _platform(values, given.platform)
         _batch(values)
         run.notes.extend(_throughput(values))
@@ -78,12 +79,32 @@ class _Contradiction(Exception):
     """Why a run cannot be a trial, with the remedy."""
 
 
+def _model(values: dict[str, Any], format: str) -> None:
+    """The shape of a public model that the log only names; a name where it states only a shape."""
+    name, shape = (
+        values.get("model.name"),
+        [values.get(f"model.{each}") for each in ("layers", "hidden_size")],
+    )
+    if name is None and all(shape):
+        values["model.name"] = f"{format}-{shape[0]}x{shape[1]}"
+    elif name is not None and not all(shape):
+        try:
+            known = presets.model(str(name))
+        except InputError:
+            return
+        for field, value in known.model_dump(exclude={"name"}).items():
+            values.setdefault(f"model.{field}", value)
+
+
 def _platform(values: dict[str, Any], given: Platform | None) -> None:
     """Fill the platform's columns: the user's, or of the accelerator that the log names."""
     if given is not None:
+        theirs = values.get("accelerator.name")
+        if theirs is not None and _one_name(theirs) != _one_name(given.accelerator.name):
+            raise _Contradiction(f"ran on {theirs}, and --platform says {given.accelerator.name}")
         stated = schema.flatten(given)
         values |= {name if "." in name else f"platform.{name}": value for name, value in stated.items()}
-        local, devices = given.devices_per_node, values.get("devices", given.devices)
+        local, devices = given.devices_per_node, values.get("platform.devices", given.devices)
         if devices != given.devices:
             nodes = -(-devices // local)
             if devices % local and nodes > 1:
@@ -94,12 +115,12 @@ def _platform(values: dict[str, Any], given: Platform | None) -> None:
         raise _Contradiction("states no platform; give --platform")
     else:
         _named(values)
-    values["devices"] = values["platform.devices_per_node"] * values.get("platform.nodes", 1)
+    values["platform.devices"] = values["platform.devices_per_node"] * values.get("platform.nodes", 1)
 
 
 def _named(values: dict[str, Any]) -> None:
     """The columns of a platform of which the log names accelerator and number."""
-    devices, local = values.get("devices"), values.get("platform.devices_per_node")
+    devices, local = values.get("platform.devices"), values.get("platform.devices_per_node")
     if not devices:
         raise _Contradiction("does not state how many devices it ran on; give --platform")
     local = min(local or devices, devices)
@@ -109,6 +130,13 @@ def _named(values: dict[str, Any]) -> None:
     _vendors(values)
     name = re.sub(r"[^A-Za-z0-9.]+", "-", values["accelerator.name"]).strip("-.")
     values.setdefault("platform.name", f"{name}-{devices // local}x{local}")
+
+
+def _one_name(accelerator: str) -> str:
+    try:
+        return presets.accelerator(accelerator).accelerator.name
+    except InputError:
+        return accelerator
 
 
 def _vendors(values: dict[str, Any]) -> None:
@@ -128,7 +156,7 @@ def _vendors(values: dict[str, Any]) -> None:
 def _batch(values: dict[str, Any]) -> None:
     """Layout and batch: each of dp, accumulation and the global batch where the others tell it."""
     degrees = [values.get(f"knob.{name}") or 1 for name in ("tp", "pp", "cp")]
-    wide, devices = degrees[0] * degrees[1] * degrees[2], values["devices"]
+    wide, devices = degrees[0] * degrees[1] * degrees[2], values["platform.devices"]
     if devices % wide:
         raise _Contradiction(f"tp x pp x cp = {wide} does not divide {devices} devices")
     dp = values.setdefault("knob.dp", devices // wide)
@@ -159,7 +187,7 @@ def _throughput(values: dict[str, Any]) -> list[str]:
     Returns what was odd: one reading made all agree.
     """
     odd = []
-    devices, tokens = values["devices"], values.get("workload.global_batch_tokens")
+    devices, tokens = values["platform.devices"], values.get("workload.global_batch_tokens")
     length = values.get("workload.sequence_length")
     factors = {
         "tokens_per_s_per_device": 1.0,
@@ -198,7 +226,11 @@ def _ending(values: dict[str, Any]) -> None:
     status = values.setdefault("status", Status.OK)
     if status == Status.OK and not values.get("tokens_per_s_per_device"):
         if values.get("step_time_s"):
-            raise _Contradiction("has a step time, but no global batch to make a throughput of it")
+            need = ("workload.sequence_length", "workload.global_batch_tokens")
+            lacking = " and ".join(name for name in need if not values.get(name))
+            raise _Contradiction(
+                f"has a step time, but states no {lacking}; state it under constants in --map"
+            )
         values |= {"status": Status.CRASH, "cause": NOTHING}
     elif status != Status.OK:
         values.setdefault("cause", f"the log says {status}")

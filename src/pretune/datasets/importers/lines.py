@@ -1,103 +1,85 @@
-"""What the importers of logs share: lines one at a time, and the mean of steps after a warm-up."""
+"""The lines of a log as importers read them: numbered, without colours, of bounded length, whole."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pretune.errors import InputError
 
-LONGEST = 1 << 16  # characters of a line that are read; a progress bar may go on for megabytes
-KEPT = 1000  # windows whose times are kept; the mean is over all of them
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_OOM = re.compile(r"\b(?:torch(?:\.cuda)?\.OutOfMemoryError|RuntimeError): (?:CUDA|HIP|NPU) out of memory")
-_EXCEPTION = re.compile(r"^(?:\S*\s)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)): (.*)$")
+MAX_LINE = 64 * 1024  # bytes of a line that are looked at; some print a whole configuration in one
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# who wrote a line, as launchers put it before it, each with the launcher that does
+_WRITER = re.compile(
+    r"\s*(?:"
+    r"\[(?:default|rank)\d+\]:(?:\[titan\] )?"  # torchrun; torchtitan adds its name
+    r"|\[[\w.-]*rank-?\d+\]:"
+    r"|[\w.-]+/\d+ (?=\[|Training|Epoch|Step| \[)"  # NeMo-Run: job/replica
+    r"|\d+: (?!\d)"  # srun --label
+    r")"
+)
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Line number (the first is 1) and line, without colours; bytes that are no UTF-8 are replaced.
+def numbered(path: Path, tail: bool = False) -> Iterator[tuple[int, str]]:
+    """The lines of a file with their numbers; a progress bar's carriage returns part lines of one number.
 
-    Raises :class:`InputError` when the file cannot be read.
+    The last line is left out while it has no line end: its figures may be cut, and a cut figure is a wrong
+    one. ``tail`` keeps it, for formats whose lines prove themselves whole. What exceeds ``MAX_LINE`` is
+    dropped. Raises :class:`InputError` when the file cannot be read.
     """
     try:
-        with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
-            number = 0
-            while text := file.readline(LONGEST):
-                number += 1
-                line = text
-                while text and not text.endswith("\n"):  # the rest of a line that is too long
-                    text = file.readline(LONGEST)
-                yield number, _ESCAPES.sub("", line).rstrip("\r\n")
+        with path.open("rb") as file:
+            number, rest = 1, b""
+            while chunk := file.readline(MAX_LINE):
+                ended = chunk.endswith(b"\n")
+                pieces = (rest + chunk).rstrip(b"\r\n" if ended else b"").split(b"\r")
+                rest = b"" if ended else pieces.pop()[: MAX_LINE + 1]
+                for piece in pieces:
+                    yield number, _clean(piece)
+                number += ended
+            if tail and rest:
+                yield number, _clean(rest)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}); give a log file") from None
 
 
-def number(text: str) -> float | None:
-    """A finite number, or None."""
+def _clean(line: bytes) -> str:
+    if len(line) > MAX_LINE:
+        line = line[:MAX_LINE].rpartition(b" ")[0]  # the last word may be cut
+    text = line.decode("utf-8", errors="replace")
+    return _ANSI.sub("", text) if "\x1b" in text else text
+
+
+def unprefixed(line: str) -> str:
+    """The line without what launchers put before it to say which rank wrote it."""
+    while match := _WRITER.match(line):
+        line = line[match.end() :]
+    return line
+
+
+def real(text: str) -> float | None:
+    """A figure as logs print them (``1,234.5``, ``1e-3``, ``nan``); None when it is none."""
     try:
-        value = float(text.replace(",", ""))
+        return float(text.strip().replace(",", ""))
     except ValueError:
         return None
-    return value if value == value and abs(value) != float("inf") else None
 
 
-@dataclass
-class Steps:
-    """The steps of one run. The first entry is the warm-up's, as soon as there is a second."""
-
-    first_s: float | None = None
-    total_s: float = 0.0
-    count: int = 0
-    kept_s: list[float] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)  # the first and the last
-
-    def add(self, seconds: float, loss: float | None) -> None:
-        if loss is not None:
-            self.losses = [*self.losses[:1], loss]
-        if self.first_s is None:
-            self.first_s = seconds
-            return
-        self.total_s += seconds
-        self.count += 1
-        if len(self.kept_s) < KEPT:
-            self.kept_s.append(seconds)
-
-    def values(self) -> dict[str, Any]:
-        """By column of the store; empty when no step was seen."""
-        if self.first_s is None:
-            return {}
-        mean = self.total_s / self.count if self.count else self.first_s
-        losses = dict(zip(("loss_first", "loss_last"), (self.losses * 2)[:2], strict=False))
-        if len(self.losses) == 2:
-            losses["loss_last"] = self.losses[1]
-        return {
-            "step_time_s": mean,
-            "window_times_s": self.kept_s,
-            "warmup_windows": 1 if self.count else 0,
-            **losses,
-        }
+def positive(text: str | None) -> float | None:
+    """A figure above 0 that a log can mean (1e-18 to 1e18), else None."""
+    value = real(text) if text is not None else None
+    return value if value is not None and 1e-18 < value < 1e18 else None
 
 
-class Failure:
-    """What a log says of how its run failed: the first out of memory, else the last exception."""
+def whole(text: str | None) -> int | None:
+    """A whole number above 0, else None."""
+    value = positive(text)
+    return int(value) if value is not None and value == int(value) and value < 2**53 else None
 
-    def __init__(self) -> None:
-        self.oom: str | None = None
-        self.exception: str | None = None
 
-    def see(self, line: str) -> None:
-        if self.oom is None and _OOM.search(line):
-            self.oom = line.strip()[:300]
-        elif found := _EXCEPTION.match(line):
-            self.exception = f"{found[1]}: {found[2]}"[:300]
-
-    def values(self, measured: bool) -> dict[str, Any]:
-        """An exception after enough was measured does not undo it; that memory ran out does."""
-        if self.oom:
-            return {"status": "oom", "cause": self.oom}
-        if self.exception and not measured:
-            return {"status": "crash", "cause": self.exception}
-        return {}
+def fields(text: str, separator: str = "|", sign: str = ":") -> dict[str, str]:
+    """``label: value | label: value`` as a dict; what has no value is left out."""
+    pairs = (part.rpartition(sign) for part in text.split(separator))
+    return {" ".join(label.split()): value.strip() for label, _, value in pairs if value.strip()}

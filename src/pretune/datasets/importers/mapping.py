@@ -98,7 +98,7 @@ def _typed_number(text: str, unit: float, whole: bool) -> float | int:
 
 
 def _kind(name: str) -> pa.DataType | None:
-    if name in ("devices", "workload.global_batch_sequences"):
+    if name in ("platform.devices", "workload.global_batch_sequences"):
         return pa.int64()
     if name == "samples_per_s" or name.startswith("counter."):
         return pa.float64()

@@ -1,180 +1,235 @@
-"""Logs of Megatron-LM and Megatron-DeepSpeed: the dump of arguments, then a line per logged iteration."""
+"""Logs of Megatron-LM and Megatron-DeepSpeed, of any version: arguments and iteration lines."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pretune.datasets.importers.base import Importer, Run, SetAside
-from pretune.datasets.importers.lines import Failure, Steps, number, numbered_lines
+from pretune.datasets.importers.lines import fields, positive, real, unprefixed, whole
+from pretune.datasets.importers.runlog import LogReader, Record, RunLog
 
-_BEGIN, _END = re.compile(r"-{3,} arguments -{3,}"), re.compile(r"-{3,} end of arguments -{3,}")
-_ARGUMENT = re.compile(r"(?:^|\s)([a-z]\w*) \.* ?(\S.*)$")
-_ITERATION = re.compile(r"\biteration\s+(\d+)/\s*(\d+) \|(.*)$")
-_FIELD = re.compile(r"([^|:]+):\s*([^|]*)")
-_SIZES = ("global batch size", "gloabl batch size")  # a slip of some years, in forks to this day
-# argument -> column of the store, where the value is the same
-_SAME = {
+ITERATION = re.compile(r".*?\biteration\s+(\d{1,12})/\s*(?:\d+|infinity) \|(.*\|)\s*$")
+# label of an iteration line -> seconds in its unit
+TIMES = {
+    "elapsed time per iteration (ms)": 1e-3,  # Megatron-LM, all versions; Megatron-DeepSpeed
+    "elapsed time per iteration (s)": 1.0,  # BigScience's Megatron-DeepSpeed
+}
+# label -> column, and what to multiply with
+RATES = {
+    "tokens per gpu per second (tgs)": ("tokens_per_s_per_device", 1.0),  # Megatron-DeepSpeed
+    "tokens-per-second-per-gpu": ("tokens_per_s_per_device", 1.0),  # Megatron-DeepSpeed of 2023
+    "throughput (token/sec/GPU)": ("tokens_per_s_per_device", 1.0),  # FlagScale
+    "throughput per GPU (TFLOP/s/GPU)": ("counter.model_flops_per_s_per_device", 1e12),  # core 0.4 and on
+    "flop throughput (TFLOP/sec/GPU)": ("counter.model_flops_per_s_per_device", 1e12),  # FlagScale
+    "TFLOPs": ("counter.model_flops_per_s_per_device", 1e12),  # Megatron-DeepSpeed
+}
+SAMPLES_PER_S = "samples per second"  # Megatron-DeepSpeed
+LOSSES = ("lm loss", "loss")
+
+_BEGIN = re.compile(r"-{4,} arguments -{4,}")
+_END = re.compile(r"-{4,} end of arguments -{4,}")
+_ARGUMENT = re.compile(r"\s*(\w+) \.{2,} (.*?)\s*$")
+_PADDED = re.compile(r".*padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d+)\)")
+_MEMORY = re.compile(r".*\(after \d+ iterations\) memory \(MB\) \|(.*)$")
+_PAUSE = re.compile(r".*(?:validation loss at|saved checkpoint|saving checkpoint|\bevaluate \.{3,})")
+# argument -> column, where the value is a count as it stands
+_COUNTS = {
     "num_layers": "model.layers",
     "hidden_size": "model.hidden_size",
-    "ffn_hidden_size": "model.ffn_size",
     "num_attention_heads": "model.heads",
-    "padded_vocab_size": "model.vocabulary",
-    "num_experts": "model.experts",
-    "moe_router_topk": "model.experts_per_token",
+    "ffn_hidden_size": "model.ffn_size",
     "max_position_embeddings": "model.max_positions",
+    "padded_vocab_size": "model.vocabulary",
     "seq_length": "workload.sequence_length",
-    "world_size": "devices",
+    "micro_batch_size": "knob.micro_batch",
     "data_parallel_size": "knob.dp",
     "tensor_model_parallel_size": "knob.tp",
     "pipeline_model_parallel_size": "knob.pp",
     "virtual_pipeline_model_parallel_size": "knob.vp",
     "context_parallel_size": "knob.cp",
     "expert_model_parallel_size": "knob.ep",
-    "micro_batch_size": "knob.micro_batch",
-    "zero_stage": "knob.zero_stage",  # Megatron-DeepSpeed
+    "world_size": "platform.devices",
 }
-_TRUTHS = {
+_FLAGS = {
     "swiglu": "model.gated_mlp",
     "sequence_parallel": "knob.sequence_parallel",
-    "overlap_grad_reduce": "knob.overlap_comm",
+    "use_distributed_optimizer": "knob.use_distributed_optimizer",
+    "overlap_grad_reduce": "knob.overlap_grad_reduce",
+    "overlap_param_gather": "knob.overlap_param_gather",
+    "tp_comm_overlap": "knob.tp_comm_overlap",
 }
+_POSITIONS = {"learned_absolute": "learned", "rope": "rotary"}
+_NORMS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}
 
 
 class MegatronLog(Importer):
-    """A global batch that is ramped up makes a run of each size; several runs in one file are told apart."""
+    """What rank 0 or the last rank prints; several runs may follow each other in one file.
 
-    name = "megatron"
-    fills = (
-        *sorted({*_SAME.values(), *_TRUTHS.values()}),
-        "model.kv_heads",
-        "model.tied_embeddings",
-        "model.positions",
-        "model.norm",
-        "workload.precision",
-        "workload.optimizer",
-        "knob.activation_checkpointing",
-        "step_time_s",
-        "samples_per_s",
-        "loss_first",
-        "loss_last",
-        "status",
+    A run ends where the arguments are printed anew, where the iteration falls back (a restart), and where the
+    global batch changes (ramp-up), since a batch of another size is another workload. An interval's time is
+    Megatron's mean over it; intervals with a checkpoint or an evaluation in them are not counted.
+    """
+
+    name: ClassVar[str] = "megatron"
+    fills: ClassVar[tuple[str, ...]] = (
+        *_COUNTS.values(),
+        *_FLAGS.values(),
+        *("model.kv_heads", "model.tied_embeddings", "model.positions", "model.norm", "model.experts"),
+        *("model.experts_per_token", "workload.global_batch_tokens", "workload.precision"),
+        *("workload.optimizer", "knob.activation_checkpointing", "knob.zero_stage", "knob.attention"),
+        *("step_time_s", "window_times_s", "warmup_windows", "tokens_per_s", "tokens_per_s_per_device"),
+        *("loss_first", "loss_last", "peak_memory_allocated_bytes", "peak_memory_reserved_bytes"),
+        *("status", "cause", "counter.model_flops_per_s_per_device", "workload.global_batch_sequences"),
     )
-    pattern = "*.[lot][oux][gt]*"  # .log, .out, .txt
 
     def read(self, path: Path) -> Iterator[Run | SetAside]:
-        run: _Run | None = None
-        inside = False
-        for line, text in numbered_lines(path):
-            if _END.search(text):
-                inside = False
-            elif _BEGIN.search(text):
-                if run is not None and (run.steps.first_s is not None or run.arguments):
-                    yield run.ended()
-                run, inside = _Run(line), True
-            elif inside and run is not None and (found := _ARGUMENT.search(text)):
-                run.arguments[found[1]] = found[2].strip()
-            elif found := _ITERATION.search(text):
-                fields = {name.strip().lower(): value.strip() for name, value in _FIELD.findall(found[3])}
-                size = next((_whole(fields[label]) for label in _SIZES if label in fields), None)
-                if run is None or (run.size is not None and size is not None and size != run.size):
-                    if run is not None:
-                        yield run.ended()
-                    run = _Run(line, dict(run.arguments) if run else {})
-                problem = run.add(text, fields, size)
-                if problem:
-                    yield SetAside(str(path), line, problem)
-            elif run is not None:
-                run.failure.see(text)
-        if run is not None:
-            yield run.ended()
+        return _Reader(path).runs()
 
 
-@dataclass
-class _Run:
-    """One run, or that part of it which has one global batch."""
+class _Reader(LogReader):
+    name, needs = "megatron", "arguments and no iteration line"
 
-    line: int
-    arguments: dict[str, str] = field(default_factory=dict)
-    size: int | None = None
-    first: str = ""  # its first iteration's line, which stays while the log grows
-    steps: Steps = field(default_factory=Steps)
-    failure: Failure = field(default_factory=Failure)
-    samples_per_s: float | None = None
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.arguments: dict[str, str] | None = None  # while their block is open
+        self.values: dict[str, Any] = {}
+        self.iteration: int | None = None
+        self.interval: int | None = None
+        self.paused = False
 
-    def add(self, text: str, fields: dict[str, str], size: int | None) -> str | None:
-        """One logged iteration; returns what is wrong with it."""
-        seconds = _seconds(fields)
-        if seconds is None:
-            return "an iteration without an elapsed time per iteration, or cut off in it"
-        self.size = self.size or size
-        self.first = self.first or text
-        self.steps.add(seconds, number(fields.get("lm loss", "")))
-        if stated := number(fields.get("samples per second", "")):
-            self.samples_per_s = stated
-        return None
+    def read(self, number: int, line: str) -> Iterator[Run | SetAside]:
+        if self.arguments is not None:
+            self._argument(line)
+        elif match := ITERATION.match(line):
+            yield from self._iteration(number, int(match[1]), fields(match[2]), line)
+        elif _BEGIN.search(line):
+            yield from self.ended()
+            self.recognised, self.arguments = True, {}
+            self.values, self.run, self.iteration = {}, RunLog(number, {}), None
+        elif match := _PADDED.match(line):
+            self._state("model.vocabulary", whole(match[1]))
+        elif match := _MEMORY.match(line):
+            self._memory(fields(match[1]))
+        elif _PAUSE.match(line):
+            self.paused = True
+        else:
+            self.run.failures.read(line)
 
-    def ended(self) -> Run:
-        measured = self.steps.values()
-        values = _from_arguments(self.arguments) | measured | self.failure.values(bool(measured))
-        size = self.size or _whole(self.arguments.get("global_batch_size"))
-        if size:
-            values["workload.global_batch_sequences"] = size
-        key = "\n".join([self.first, *(f"{name}={value}" for name, value in sorted(self.arguments.items()))])
-        return Run(self.line, key, values)
+    def _argument(self, line: str) -> None:
+        assert self.arguments is not None
+        if match := _ARGUMENT.match(unprefixed(line)):
+            self.arguments[match[1]] = match[2]
+        elif _END.search(line):
+            self.values = stated(self.arguments)
+            self.interval = whole(self.arguments.get("log_interval"))
+            self.run = RunLog(self.run.line, self.values)
+            self.arguments = None
+
+    def _state(self, column: str, value: Any) -> None:
+        if value is not None:
+            self.values[column] = self.run.values[column] = value
+
+    def _memory(self, figures: dict[str, str]) -> None:
+        for label, kind in (("max allocated", "allocated"), ("max reserved", "reserved")):
+            megabytes = positive(figures.get(label))  # Megatron divides by 1024 twice
+            self.run.peak(f"peak_memory_{kind}_bytes", megabytes and megabytes * 2**20)
+
+    def _iteration(
+        self, number: int, iteration: int, figures: dict[str, str], line: str
+    ) -> Iterator[Run | SetAside]:
+        self.recognised = True
+        sequences = whole(figures.get("global batch size"))
+        seconds = elapsed(figures)
+        if seconds is None or iteration == self.iteration:  # the same line of another rank
+            if seconds is None:
+                self.run.note(f"line {number}: states no elapsed time with a unit; not counted")
+            return
+        backwards = self.iteration is not None and iteration < self.iteration
+        before = self.run.values.get("workload.global_batch_sequences")
+        if backwards or (self.run.records and sequences != before):
+            yield from self.ended()
+            self.run = RunLog(number, self.values)
+            self.iteration = None if backwards else self.iteration
+        if sequences is not None:
+            self.run.values |= batch(sequences, self.values.get("workload.sequence_length"))
+        self._progress(iteration, seconds, figures, line)
+
+    def _progress(self, iteration: int, seconds: float, figures: dict[str, str], line: str) -> None:
+        windows = iteration - self.iteration if self.iteration is not None else self.interval or 1
+        record = Record(seconds, windows, self.paused, self._rates(figures))
+        self.run.record(record, line)
+        self.run.loss(next((real(figures[label]) for label in LOSSES if label in figures), None))
+        self.iteration, self.paused = iteration, False
+
+    def _rates(self, figures: dict[str, str]) -> dict[str, float]:
+        rates = {
+            column: factor * value
+            for label, (column, factor) in RATES.items()
+            if (value := positive(figures.get(label))) is not None
+        }
+        samples, length = positive(figures.get(SAMPLES_PER_S)), self.values.get("workload.sequence_length")
+        return rates | ({"tokens_per_s": samples * length} if samples and length else {})
 
 
-def _seconds(fields: dict[str, str]) -> float | None:
-    """Printed in milliseconds; by forks and old versions in seconds, which the label says. New versions add
-    the mean so far after a slash."""
-    for unit, factor in (("ms", 1e-3), ("s", 1.0)):
-        value = number(fields.get(f"elapsed time per iteration ({unit})", "").split("/")[0])
-        if value is not None and value > 0:
-            return value * factor
-    return None
+def elapsed(figures: dict[str, str]) -> float | None:
+    """Seconds per iteration, by the unit that the label names."""
+    times = ((positive(figures.get(label)), factor) for label, factor in TIMES.items())
+    return next((value * factor for value, factor in times if value is not None), None)
 
 
-def _from_arguments(arguments: dict[str, str]) -> dict[str, Any]:
-    """By column of the store; an argument that the version lacks, or that is None, stays unknown."""
+def batch(sequences: int, length: int | None) -> dict[str, int]:
+    """The global batch in sequences and, where their length is known, in tokens."""
+    tokens = {"workload.global_batch_tokens": sequences * length} if length else {}
+    return {"workload.global_batch_sequences": sequences, **tokens}
+
+
+def stated(arguments: dict[str, str]) -> dict[str, Any]:
+    """Columns of the store from Megatron's arguments, by their names over the versions."""
     values: dict[str, Any] = {
-        column: whole for name, column in _SAME.items() if (whole := _whole(arguments.get(name))) is not None
+        column: count for name, column in _COUNTS.items() if (count := whole(arguments.get(name))) is not None
     }
-    values |= {column: arguments[name] == "True" for name, column in _TRUTHS.items() if name in arguments}
-    if not values.get("model.experts"):
-        values.pop("model.experts_per_token", None)  # a default without experts
-    if arguments.get("group_query_attention") == "True":
-        values["model.kv_heads"] = _whole(arguments.get("num_query_groups"))
+    for name, column in _FLAGS.items():
+        if arguments.get(name) in ("True", "False"):
+            values[column] = arguments[name] == "True"
+    values |= _model(arguments) | _training(arguments)
+    sequences = whole(arguments.get("global_batch_size"))
+    return values | (batch(sequences, values.get("workload.sequence_length")) if sequences else {})
+
+
+def _model(arguments: dict[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if arguments.get("group_query_attention") == "True":  # else num_query_groups is its default, 1
+        values["model.kv_heads"] = whole(arguments.get("num_query_groups"))
+    elif (heads := whole(arguments.get("num_key_value_heads"))) is not None:  # Megatron-DeepSpeed
+        values["model.kv_heads"] = heads
     if "untie_embeddings_and_output_weights" in arguments:
         values["model.tied_embeddings"] = arguments["untie_embeddings_and_output_weights"] != "True"
-    if "position_embedding_type" in arguments:
-        rotary = arguments["position_embedding_type"] in ("rope", "yarn", "mrope")
-        values["model.positions"] = "rotary" if rotary else "learned"
-    if "normalization" in arguments:
-        values["model.norm"] = arguments["normalization"].lower()
-    if "model.layers" in values and "model.hidden_size" in values:
-        values["model.name"] = f"megatron-{values['model.layers']}x{values['model.hidden_size']}"
-    if arguments.get("use_distributed_optimizer") == "True":
-        values.setdefault("knob.zero_stage", 1)  # which it is: states sharded over data parallel ranks
-    return values | _numerics(arguments)
+    rotary = arguments.get("use_rotary_position_embeddings") == "True"
+    kind = "rope" if rotary else arguments.get("position_embedding_type", "")
+    values["model.positions"] = _POSITIONS.get(kind.rpartition(".")[2])
+    values["model.norm"] = _NORMS.get(arguments.get("normalization", ""))
+    if (experts := whole(arguments.get("num_experts", "").strip("[]"))) and experts > 1:
+        values["model.experts"] = experts
+        values["model.experts_per_token"] = whole(arguments.get("moe_router_topk", arguments.get("topk")))
+    return {column: value for column, value in values.items() if value is not None}
 
 
-def _numerics(arguments: dict[str, str]) -> dict[str, Any]:
+def _training(arguments: dict[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     if arguments.get("fp8", "None") not in ("None", "False"):
         values["workload.precision"] = "fp8"
     elif "bf16" in arguments or "fp16" in arguments:
         on = [name for name in ("bf16", "fp16") if arguments.get(name) == "True"]
         values["workload.precision"] = on[0] if on else "fp32"
-    if "optimizer" in arguments:  # its adam decays weights as AdamW does
-        values["workload.optimizer"] = {"adam": "adamw"}.get(arguments["optimizer"], arguments["optimizer"])
-    if "recompute_granularity" in arguments:
-        values["knob.activation_checkpointing"] = arguments["recompute_granularity"].replace("None", "none")
-    return values
-
-
-def _whole(text: str | None) -> int | None:
-    value = number(text or "")
-    return int(value) if value is not None and value == int(value) else None
+    values["workload.optimizer"] = {"adam": "adamw", "sgd": "sgd"}.get(arguments.get("optimizer", ""))
+    granularity = arguments.get("recompute_granularity", arguments.get("checkpoint_activations"))
+    kinds = {"None": "none", "False": "none", "True": "full", "full": "full", "selective": "selective"}
+    values["knob.activation_checkpointing"] = kinds.get(granularity or "")
+    if arguments.get("deepspeed") == "True" and arguments.get("zero_stage", "") in "0123":
+        values["knob.zero_stage"] = int(arguments["zero_stage"] or 0) if arguments.get("zero_stage") else None
+    if arguments.get("use_flash_attn") == "True":
+        values["knob.attention"] = "flash"
+    return {column: value for column, value in values.items() if value is not None}

@@ -23,7 +23,7 @@ PUBLISHED = Mapping(
         "framework": "framework",
         "software.framework": "framework_version",
         "accelerator.name": "accelerator",
-        "devices": "accelerators_total",
+        "platform.devices": "accelerators_total",
         "platform.devices_per_node": "accelerators_per_node",
         "model.name": "model_name",
         "model.layers": "n_layers",

@@ -1,0 +1,198 @@
+"""Logs of DeepSpeed's launcher and engine, 0.4 to 0.19: its configuration and its throughput timer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pretune.datasets.importers import deepspeed_config
+from pretune.datasets.importers.base import Importer, Run, SetAside
+from pretune.datasets.importers.lines import positive, real, unprefixed, whole
+from pretune.datasets.importers.runlog import LogReader, Record, RunLog
+
+# "epoch=0/micro_step=40/global_step=10, ..." since 0.5.9; "0/20, ..." (epoch/step) before
+_TIMER = re.compile(
+    r".*?(?:global_step=(\d{1,12})|\] \d+/(\d{1,12})), "
+    r"RunningAvgSamplesPerSec=([^,\s]+), CurrSamplesPerSec=([^,\s]+)(.*)$"
+)
+_PIPELINE = re.compile(
+    r".*?steps: (\d{1,12}) loss: (\S+).*? iter time \(s\): ([\d.]+)(?: samples/sec: ([\d.]+))?"
+)
+_MEMORY = re.compile(r"MaxMemAllocated=([\d.]+)\s*GB")  # printed as GB, divided by 1024 three times
+_LOSS = re.compile(r".*\{'loss': '?([^,'}]+)")  # Hugging Face's Trainer
+_BREAKDOWN = re.compile(r".*time \(ms\) \| (.*)$")
+# timer of a whole step -> counter; "_microstep" timers are their parts
+_TIMERS = {
+    "forward": "counter.forward_s",  # until 0.9
+    "backward": "counter.backward_s",
+    "step": "counter.optimizer_step_s",
+    "fwd": "counter.forward_s",  # since 0.9
+    "bwd": "counter.backward_s",
+}
+_VERSION = re.compile(r".*DeepSpeed info: version=([^,\s]+)")
+_BEGIN = re.compile(r".*(?:DeepSpeedEngine|DeepSpeedLight) configuration:")
+_SETTING = re.compile(r".*\bprint\]\s+(\w+) (?:\.* )?\s*(\S.*?)\s*$")
+_JSON = re.compile(r".*\bjson = (\{)\s*$")
+_LAUNCHED = re.compile(r".*\bdist_world_size=(\d+)")
+_NODES = re.compile(r".*\bnnodes=(\d+), num_local_procs=(\d+)")
+_PAUSE = re.compile(
+    r".*(?:Saving model checkpoint|zero checkpoint saved|Checkpoint \S+ is about to be saved)"
+)
+_PAIR = re.compile(r"(\w+)=(\w+\(device='(\w+)'|[^\s,]+(?:,\d+)*)")
+_SETTINGS = {
+    "train_batch_size": "workload.global_batch_sequences",
+    "train_micro_batch_size_per_gpu": "knob.micro_batch",
+    "gradient_accumulation_steps": "knob.accumulation",
+    "world_size": "knob.dp",  # the engine's own: its data-parallel ranks
+}
+_START_STEP = 2  # from which ThroughputTimer counts
+_MAX_CONFIG = 2000  # lines of the configuration's JSON
+
+
+class DeepSpeedLog(Importer):
+    """The timer's running average gives every interval's mean time: (N - 2) x batch / average is the time up
+    to step N, by ``ThroughputTimer.avg_samples_per_sec``. What lies outside of steps is not in it."""
+
+    name: ClassVar[str] = "deepspeed"
+    fills: ClassVar[tuple[str, ...]] = (
+        *deepspeed_config.FILLS,
+        *("knob.dp", "platform.devices", "platform.nodes", "platform.devices_per_node", "step_time_s"),
+        *("window_times_s", "warmup_windows", "loss_first", "loss_last", "peak_memory_allocated_bytes"),
+        *("status", "cause", "software.deepspeed", *dict.fromkeys(_TIMERS.values())),
+    )
+
+    def read(self, path: Path) -> Iterator[Run | SetAside]:
+        return _Reader(path).runs()
+
+
+class _Reader(LogReader):
+    name, needs = "deepspeed", "configuration and no timer line"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.launched: dict[str, Any] = {}  # said before the engine is built, of all runs that follow
+        self.json: list[str] | None = None
+        self._restart()
+
+    def _restart(self) -> None:
+        self.step: int | None = None
+        self.elapsed = 0.0
+        self.paused = False
+
+    def read(self, number: int, line: str) -> Iterator[Run | SetAside]:
+        if self.json is not None:
+            self._config(line)
+        elif match := _TIMER.match(line):
+            yield from self._timer(number, match, line)
+        elif match := _PIPELINE.match(line):
+            yield from self._pipeline(number, match, line)
+        elif _BEGIN.match(line):
+            if self.run.records or self.run.failures.found or "knob.dp" in self.run.values:
+                yield from self.ended()
+                self.run = RunLog(number, self.launched)
+                self._restart()
+            self.recognised = True
+        elif match := _SETTING.match(line):
+            self.run.values |= _setting(match[1], match[2])
+        elif _JSON.match(line):
+            self.json = ["{"]
+        else:
+            self._other(line)
+
+    def _other(self, line: str) -> None:
+        if match := _VERSION.match(line):
+            self.launched["software.deepspeed"] = match[1]
+        elif match := _LAUNCHED.match(line):
+            self.launched |= _counts({"platform.devices": match[1]})
+        elif match := _NODES.match(line):
+            self.launched |= _counts({"platform.nodes": match[1], "platform.devices_per_node": match[2]})
+        elif match := _BREAKDOWN.match(line):
+            self._breakdown(match[1])
+        elif match := _LOSS.match(line):
+            self.run.loss(real(match[1]))
+        elif _PAUSE.match(line):
+            self.paused = True
+        else:
+            self.run.failures.read(line)
+        if not self.run.records:
+            self.run.values = self.launched | self.run.values
+
+    def _config(self, line: str) -> None:
+        assert self.json is not None
+        self.json.append(line)
+        if unprefixed(line).rstrip() == "}" or len(self.json) > _MAX_CONFIG:
+            try:
+                config = json.loads("\n".join(unprefixed(each) for each in self.json))
+            except (ValueError, RecursionError):
+                config = {}
+            self.json = None
+            self.run.values |= deepspeed_config.from_config(config) if isinstance(config, dict) else {}
+
+    def _breakdown(self, text: str) -> None:
+        for part in text.split("|"):
+            label, _, value = part.partition(":")
+            if (column := _TIMERS.get(label.strip())) and (milliseconds := positive(value)):
+                self.run.values[column] = milliseconds / 1e3
+
+    def _timer(self, number: int, match: re.Match[str], line: str) -> Iterator[Run | SetAside]:
+        self.recognised = True
+        step, average, last = int(match[1] or match[2]), positive(match[3]), positive(match[4])
+        yield from self._segment(number, step)
+        if memory := _MEMORY.search(match[5]):
+            self.run.peak("peak_memory_allocated_bytes", (positive(memory[1]) or 0) * 2**30)
+        sequences = self.run.values.get("workload.global_batch_sequences")
+        if sequences is None:
+            self.run.note("states samples per second, and no train_batch_size to tell a step's time by")
+        if average is None or last is None or not sequences or step == self.step or step <= _START_STEP:
+            return
+        elapsed = (step - _START_STEP) * sequences / average
+        windows = step - (self.step if self.step is not None else _START_STEP)
+        seconds = (elapsed - self.elapsed) / windows
+        if seconds > 0:
+            self.run.record(Record(seconds, windows), line)
+        self.step, self.elapsed = step, elapsed
+
+    def _pipeline(self, number: int, match: re.Match[str], line: str) -> Iterator[Run | SetAside]:
+        self.recognised = True
+        step, seconds = int(match[1]), positive(match[3])
+        yield from self._segment(number, step)
+        if seconds is not None and step != self.step:
+            windows = step - self.step if self.step is not None else 1
+            self.run.record(Record(seconds, windows, self.paused), line)
+            self.step, self.paused = step, False
+        self.run.loss(real(match[2]))
+
+    def _segment(self, number: int, step: int) -> Iterator[Run | SetAside]:
+        """Another run where the step falls back."""
+        if self.step is not None and step < self.step:
+            yield from self.ended()
+            kept = {
+                name: value
+                for name, value in self.run.values.items()
+                if name.startswith(("knob.", "workload.", "platform.", "software."))
+            }
+            self.run = RunLog(number, kept)
+            self._restart()
+
+
+def _counts(texts: dict[str, str]) -> dict[str, int]:
+    return {column: count for column, text in texts.items() if (count := whole(text)) is not None}
+
+
+def _setting(name: str, value: str) -> dict[str, Any]:
+    """A line of the configuration as the engine prints it: ``name ..... value``."""
+    if name in _SETTINGS:
+        return _counts({_SETTINGS[name]: value})
+    if name in ("bfloat16_enabled", "fp16_enabled") and value == "True":
+        return {"workload.precision": "bf16" if name.startswith("b") else "fp16"}
+    if name == "optimizer_name":
+        return deepspeed_config.from_optimizer(value)
+    if name == "zero_config" and not value.startswith("{"):
+        pairs = {key: {"device": device} if device else text for key, text, device in _PAIR.findall(value)}
+        return deepspeed_config.from_zero(pairs)
+    if name == "zero_optimization_stage":
+        return deepspeed_config.from_zero({"stage": value})
+    return {}

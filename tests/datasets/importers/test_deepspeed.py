@@ -1,0 +1,62 @@
+"""DeepSpeed's logs, and its autotuner's results."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pretune.datasets.importers.deepspeed_autotuning import DeepSpeedAutotuning
+from pretune.datasets.importers.deepspeed_log import DeepSpeedLog
+from pretune.errors import InputError
+
+
+def test_the_running_average_gives_each_interval_s_time(imported):
+    (run, failed), _ = imported(DeepSpeedLog(), "deepspeed/0.12_run_and_oom.log")
+    assert run.values["step_time_s"] == pytest.approx(1.25, rel=0.02)
+    assert run.values["window_times_s"] == pytest.approx([1.25] * 9, rel=0.02)
+    said = {"knob.zero_stage": 2, "knob.reduce_bucket_size": 200_000_000, "knob.overlap_comm": True}
+    said |= {"knob.micro_batch": 4, "knob.accumulation": 2, "workload.global_batch_sequences": 32}
+    said |= {"knob.offload_optimizer": "cpu", "workload.precision": "bf16", "platform.devices": 4}
+    said |= {"software.deepspeed": "0.12.2", "counter.backward_s": 0.7, "loss_last": 6.3}
+    assert said.items() <= run.values.items()
+    assert (failed.values["status"], failed.values["knob.micro_batch"]) == ("oom", 16)
+    assert "step_time_s" not in failed.values
+    assert "loss_last" not in failed.values  # of the run before it
+
+
+def test_a_pipeline_s_own_lines_and_a_loss_of_nan(imported):
+    (run,), _ = imported(DeepSpeedLog(), "deepspeed/pipeline_diverged.log")
+    assert run.values["status"] == "diverged"
+    assert run.values["step_time_s"] == pytest.approx(2.4, rel=0.02)
+
+
+def test_samples_per_second_of_no_known_batch_are_set_aside(written):
+    line = "[timer.py:260:stop] epoch=0/micro_step={0}/global_step={0}, RunningAvgSamplesPerSec=9.5, "
+    line += "CurrSamplesPerSec=9.6, MemAllocated=1.0GB, MaxMemAllocated=2.0GB\n"
+    runs, (aside,) = written(DeepSpeedLog(), "".join(line.format(i) for i in range(5, 30, 5)))
+    assert not runs
+    assert "no train_batch_size" in aside.reason
+
+
+def test_experiments_without_metrics_failed(imported):
+    runs, aside = imported(DeepSpeedAutotuning(), "deepspeed-autotuning/autotuning_results")
+    ended = {(run.values["knob.zero_stage"], run.values["status"]) for run in runs}
+    assert ended == {(0, "oom"), (1, "ok"), (2, "ok"), (3, "crash")}
+    assert {run.values.get("step_time_s") for run in runs} == {0.4, 0.5, None}
+    assert ["only profiles" in each.reason or "was not run" in each.reason for each in aside] == [True, True]
+
+
+@pytest.mark.parametrize("throughput", [0.0, "nan", 1600.0, None])
+def test_metrics_that_contradict_themselves_are_set_aside(tmp_path, throughput):
+    config = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8}
+    (tmp_path / "exp.json").write_text(json.dumps({"name": "z", "ds_config": config}))
+    metrics = {"latency": 64e6 / 160, "throughput": throughput}
+    (tmp_path / "metrics.json").write_text(json.dumps(metrics))
+    (aside,) = DeepSpeedAutotuning().read(tmp_path)
+    assert "throughput" in aside.reason
+
+
+def test_a_folder_without_experiments_is_refused(tmp_path):
+    with pytest.raises(InputError, match="give the autotuner's results_dir"):
+        list(DeepSpeedAutotuning().read(tmp_path))
