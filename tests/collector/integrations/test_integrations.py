@@ -61,6 +61,7 @@ def test_an_engine_is_recorded_at_the_ends_of_whole_windows(tmp_path):
     assert sum(trial.window_times_s[:-1]) == pytest.approx(sum(times), rel=0.02)
 
 
+@pytest.mark.long
 def test_the_rank_that_ran_out_of_memory_says_so_not_the_one_that_lost_it(tmp_path):
     trial, _, answer = run(tmp_path, "engine", "oom")
     assert answer.returncode != 0
@@ -74,6 +75,7 @@ def test_a_rank_that_is_killed_is_recorded_by_what_stands_beside_it(tmp_path):
     assert "killed" in trial.cause
 
 
+@pytest.mark.long
 def test_a_fit_is_recorded_without_its_validation(tmp_path):
     trial, (said,), _ = run(tmp_path, "lit")
     assert (trial.status, trial.framework) == (Status.OK, "lightning")
