@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ _COUNTS = {
     "context_parallelism": "knob.cp",
 }
 _TEXTS = {"submission_benchmark": "model.name", "submission_platform": "software.mlperf_platform"}
+_AT_ONCE_MS = 100  # between two blocks: too little for an evaluation
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd"}
 # key of the system's description -> column
 _SYSTEM_COUNTS = {
@@ -48,9 +50,11 @@ _LIBRARIES = {"cuda_version": "cuda", "nccl_version": "nccl", "cudnn_version": "
 class MLLog(Importer):
     """A window's time is its block's, between ``block_start`` and ``block_stop``, over the steps in it.
 
-    Evaluation lies between the blocks where the submitter logs it so; warm-up lies before ``run_start`` by
-    MLPerf's rules, so that all blocks count. Ranks may repeat what another one has said. The hardware comes
-    from a ``:::SYSJSON`` line, or from ``systems/<name>.json`` beside the ``results`` folder of a submission.
+    What passes between ``eval_start`` and ``eval_stop`` is taken off. Where evaluations are neither timed so
+    nor lie between the blocks, a note says that they are in the figure. Warm-up lies before ``run_start`` by
+    MLPerf's rules, so that only a first block slower than the others counts as more of it. Ranks may repeat
+    what another one has said. The hardware comes from a ``:::SYSJSON`` line, or from ``systems/<name>.json``
+    beside the ``results`` folder of a submission.
     """
 
     name: ClassVar[str] = "mlperf"
@@ -93,6 +97,10 @@ class _Reader:
         self.position = 0.0  # sequences at the end of the last whole block
         self.started: float | None = None  # ms, when the open block began
         self.took: float | None = None  # ms, of a block whose sequences are not known yet
+        self.evaluation: float | None = None  # ms, when the open evaluation began
+        self.evaluated = 0.0  # ms of evaluation in the open block
+        self.block_ended = math.inf  # ms
+        self.apart = self.scored = False  # whether evaluations are timed; whether there are any
         self.rate: float | None = None  # sequences per second, as the last tracked_stats has it
         self.stopped = False
 
@@ -117,6 +125,8 @@ class _Reader:
     def ended(self) -> Iterator[Run | SetAside]:
         if self.recognised and not self.stopped:
             self.run.note("has no run_stop: cut off, or still running")
+        if self.scored and not self.apart and self.run.records:
+            self.run.note("does not time its evaluations; they are in the step time")
         outcome = self.run.finish(self.path, self.name)
         if outcome is not None:
             yield outcome
@@ -137,10 +147,24 @@ class _Reader:
     def _clock(self, key: str, now: float | None) -> None:
         if now is None:
             return
+        self._evaluation(key, now)
         if key in ("run_start", "block_start") and (self.started is None or key == "block_start"):
-            self.started, self.took = now, None
+            self.started, self.took, self.evaluated = now, None, 0.0
         elif key in ("block_stop", "epoch_stop", "run_stop") and self.started is not None:
-            self.took, self.started = now - self.started, None
+            self.took, self.started = now - self.started - self.evaluated, None
+            self.block_ended = now
+
+    def _evaluation(self, key: str, now: float) -> None:
+        if key == "eval_start":
+            self.evaluation = now
+        elif key == "eval_stop" and self.evaluation is not None:
+            if self.started is not None:  # what of it lies in the block
+                self.evaluated += max(now - max(self.evaluation, self.started), 0.0)
+            self.evaluation, self.apart = None, True
+        elif key == "eval_accuracy":
+            self.scored = True
+        elif key == "block_start" and now - self.block_ended > _AT_ONCE_MS:
+            self.apart = True
 
     def _moved(self, metadata: dict[str, Any], text: str) -> None:
         """A block is whole once the sequences up to its end are known: some logs say so at its evaluation."""
