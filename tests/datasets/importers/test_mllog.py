@@ -55,6 +55,15 @@ def test_an_evaluation_inside_a_block_is_no_part_of_its_steps(written):
     assert not run.notes
 
 
+def test_a_block_that_begins_before_the_last_one_stopped_takes_no_step_from_it(written):
+    """As a submission of round 5.0 has it: only the last block stops, and says where it began."""
+    events = [*BLOCK[:2], ("eval_accuracy", 80_000), ("block_start", 80_001), ("eval_accuracy", 100_000)]
+    log = mlperf([*events, ("block_stop", 100_001), ("run_stop", 100_001)])
+    log = log.replace('"samples_count": 800}}\n:::MLLOG {"time_ms": 100001, "key": "run', "%s")
+    (run,), _ = written(MLLog(), log % '"samples_count": 640}}\n:::MLLOG {"time_ms": 100001, "key": "run')
+    assert run.values["step_time_s"] == pytest.approx(1.0, rel=0.01)
+
+
 def test_evaluations_that_nobody_times_are_told(written):
     ends = [
         ("block_stop", 50_000),

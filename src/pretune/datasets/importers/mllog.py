@@ -96,6 +96,8 @@ class _Reader:
         self.run = RunLog(number, _beside(self.path), warmup=False)
         self.position = 0.0  # sequences at the end of the last whole block
         self.started: float | None = None  # ms, when the open block began
+        self.by_run = False  # whether nothing but run_start says so
+        self.joined = False  # whether another block began before it stopped
         self.took: float | None = None  # ms, of a block whose sequences are not known yet
         self.evaluation: float | None = None  # ms, when the open evaluation began
         self.evaluated = 0.0  # ms of evaluation in the open block
@@ -114,7 +116,7 @@ class _Reader:
             self._begin(number)
         self._header(key, value)
         self._clock(key, _figure(event.get("time_ms")))
-        self._moved(metadata, text)
+        self._moved(key, metadata, text)
         if key == "tracked_stats" and isinstance(value, dict):
             self.rate = _figure(value.get("throughput")) or self.rate
         elif key == "train_loss":
@@ -148,8 +150,11 @@ class _Reader:
         if now is None:
             return
         self._evaluation(key, now)
-        if key in ("run_start", "block_start") and (self.started is None or key == "block_start"):
+        if key in ("run_start", "block_start") and (self.started is None or self.by_run):
             self.started, self.took, self.evaluated = now, None, 0.0
+            self.by_run, self.joined = key == "run_start", False
+        elif key == "block_start":
+            self.joined = True
         elif key in ("block_stop", "epoch_stop", "run_stop") and self.started is not None:
             self.took, self.started = now - self.started - self.evaluated, None
             self.block_ended = now
@@ -166,11 +171,15 @@ class _Reader:
         elif key == "block_start" and now - self.block_ended > _AT_ONCE_MS:
             self.apart = True
 
-    def _moved(self, metadata: dict[str, Any], text: str) -> None:
-        """A block is whole once the sequences up to its end are known: some logs say so at its evaluation."""
+    def _moved(self, key: str, metadata: dict[str, Any], text: str) -> None:
+        """A block is whole once the sequences up to its end are known: some logs say so at its evaluation.
+
+        A block that begins before the last one has stopped is one with it; how far both went its own end does
+        not say.
+        """
         sequences = self.run.values.get("workload.global_batch_sequences")
         position = next((_figure(metadata[name]) for name in _POSITIONS if name in metadata), None)
-        if self.took is None or position is None or not sequences:
+        if self.took is None or position is None or not sequences or (self.joined and key == "block_stop"):
             return
         if self.run.values.get("model.name") in _IN_TOKENS and "epoch_num" in metadata:
             length = self.run.values.get("workload.sequence_length")
