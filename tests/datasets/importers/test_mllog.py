@@ -115,3 +115,13 @@ def test_a_count_that_is_none_is_not_counted_with(written, count):
     assert '"samples_count": 5120}' in text
     (run,), _ = written(MLLog(), text.replace('"samples_count": 5120}', f'"samples_count": {count}}}'))
     assert run.values["step_time_s"] == pytest.approx(15.0, rel=0.5)
+
+
+@pytest.mark.parametrize("key", ["opt_name", "global_batch_size", "submission_benchmark", "tracked_stats"])
+@pytest.mark.parametrize("value", ["{}", "[1]", "null", '{"throughput": {}}'])
+def test_a_value_of_another_kind_says_nothing(imported, written, key, value):
+    text = (GOLDEN / "mlperf" / "v4.0_gpt3.txt").read_text()
+    odd = f':::MLLOG {{"time_ms": 1, "key": "{key}", "value": {value}, "metadata": {{}}}}\n'
+    (run,), _ = written(MLLog(), odd + text)
+    (whole,), _ = imported(MLLog(), "mlperf/v4.0_gpt3.txt")
+    assert run.values == whole.values

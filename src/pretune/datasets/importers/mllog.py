@@ -143,7 +143,7 @@ class _Reader:
                 self.run.values |= batch(sequences, length)
         elif key in _TEXTS and isinstance(value, str) and value:
             self.run.values[_TEXTS[key]] = value
-        elif key == "opt_name" and value in _OPTIMIZERS:
+        elif key == "opt_name" and isinstance(value, str) and value in _OPTIMIZERS:
             self.run.values["workload.optimizer"] = _OPTIMIZERS[value]
 
     def _clock(self, key: str, now: float | None) -> None:
