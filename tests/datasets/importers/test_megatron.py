@@ -105,6 +105,29 @@ def test_warmup_alone_is_no_measurement(written):
     assert "only its warm-up (2 lines" in aside.reason
 
 
+def test_the_names_of_megatron_1_are_the_same_knobs(imported):
+    (run,), _ = imported(MegatronLog(), "megatron/megatron_1.1.5_pipeline.log")
+    said = {"knob.tp": 4, "knob.pp": 2, "knob.micro_batch": 4, "knob.accumulation": 16}
+    assert (said | {"platform.devices": 16, "model.heads": 16}).items() <= run.values.items()
+    assert "workload.global_batch_sequences" not in run.values  # no line of these versions states it
+    assert run.values["step_time_s"] == pytest.approx(6.4, abs=0.02)
+
+
+def test_a_name_that_fills_its_column_has_no_dots_after_it(written):
+    dump = (
+        "---------- arguments ----------\n  virtual_pipeline_model_parallel_size  2\n  hidden_size ..... 64\n"
+    )
+    (run,), _ = written(MegatronLog(), f"{dump}---------- end of arguments ----------\n{log([1.0] * 4)}")
+    assert (run.values["knob.vp"], run.values["model.hidden_size"]) == (2, 64)
+
+
+def test_an_expert_s_own_width_is_the_model_s():
+    dump = {"num_experts": "8", "moe_router_topk": "2", "ffn_hidden_size": "8192"}
+    assert stated(dump)["model.ffn_size"] == 8192
+    assert stated(dump | {"moe_ffn_hidden_size": "None"})["model.ffn_size"] == 8192
+    assert stated(dump | {"moe_ffn_hidden_size": "1024"})["model.ffn_size"] == 1024
+
+
 def test_the_default_of_query_groups_is_not_taken_for_a_shape():
     dump = {"num_attention_heads": "16", "num_query_groups": "1", "group_query_attention": "False"}
     assert "model.kv_heads" not in stated(dump)

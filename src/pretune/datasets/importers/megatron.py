@@ -31,12 +31,16 @@ LOSSES = ("lm loss", "loss")
 
 _BEGIN = re.compile(r"-{4,} arguments -{4,}")
 _END = re.compile(r"-{4,} end of arguments -{4,}")
-_ARGUMENT = re.compile(r"\s*(\w+) \.{2,} (.*?)\s*$")
+_ARGUMENT = re.compile(r"\s*(\w+) \.* (.*?)\s*$")  # no dots after a name that fills the column
 _PADDED = re.compile(r".*padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d+)\)")
 _MEMORY = re.compile(r".*\(after \d+ iterations\) memory \(MB\) \|(.*)$")
 _PAUSE = re.compile(r".*(?:validation loss at|saved checkpoint|saving checkpoint|\bevaluate \.{3,})")
-# argument -> column, where the value is a count as it stands
+# argument -> column, where the value is a count as it stands; where a dump has both, the later line counts
 _COUNTS = {
+    "batch_size": "knob.micro_batch",  # Megatron-LM 1.x: of one model replica, without accumulation
+    "model_parallel_size": "knob.tp",  # Megatron-LM 1.x
+    "pipe_parallel_size": "knob.pp",  # DeepSpeedExamples' Megatron-LM 1.1.5
+    "gas": "knob.accumulation",  # DeepSpeedExamples' Megatron-LM 1.1.5
     "num_layers": "model.layers",
     "hidden_size": "model.hidden_size",
     "num_attention_heads": "model.heads",
@@ -75,7 +79,7 @@ class MegatronLog(Importer):
 
     name: ClassVar[str] = "megatron"
     fills: ClassVar[tuple[str, ...]] = (
-        *_COUNTS.values(),
+        *dict.fromkeys(_COUNTS.values()),
         *_FLAGS.values(),
         *("model.kv_heads", "model.tied_embeddings", "model.positions", "model.norm", "model.experts"),
         *("model.experts_per_token", "workload.global_batch_tokens", "workload.precision"),
@@ -214,6 +218,7 @@ def _model(arguments: dict[str, str]) -> dict[str, Any]:
     if (experts := whole(arguments.get("num_experts", "").strip("[]"))) and experts > 1:
         values["model.experts"] = experts
         values["model.experts_per_token"] = whole(arguments.get("moe_router_topk", arguments.get("topk")))
+        values["model.ffn_size"] = whole(arguments.get("moe_ffn_hidden_size"))  # else ffn_hidden_size
     return {column: value for column, value in values.items() if value is not None}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ _COUNTS = {
     "context_parallelism": "knob.cp",
 }
 _TEXTS = {"submission_benchmark": "model.name", "submission_platform": "software.mlperf_platform"}
+_AT_ONCE_MS = 100  # between two blocks: too little for an evaluation
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd"}
 # key of the system's description -> column
 _SYSTEM_COUNTS = {
@@ -48,9 +50,11 @@ _LIBRARIES = {"cuda_version": "cuda", "nccl_version": "nccl", "cudnn_version": "
 class MLLog(Importer):
     """A window's time is its block's, between ``block_start`` and ``block_stop``, over the steps in it.
 
-    Evaluation lies between the blocks where the submitter logs it so; warm-up lies before ``run_start`` by
-    MLPerf's rules, so that all blocks count. Ranks may repeat what another one has said. The hardware comes
-    from a ``:::SYSJSON`` line, or from ``systems/<name>.json`` beside the ``results`` folder of a submission.
+    What passes between ``eval_start`` and ``eval_stop`` is taken off. Where evaluations are neither timed so
+    nor lie between the blocks, a note says that they are in the figure. Warm-up lies before ``run_start`` by
+    MLPerf's rules, so that only a first block slower than the others counts as more of it. Ranks may repeat
+    what another one has said. The hardware comes from a ``:::SYSJSON`` line, or from ``systems/<name>.json``
+    beside the ``results`` folder of a submission.
     """
 
     name: ClassVar[str] = "mlperf"
@@ -92,7 +96,13 @@ class _Reader:
         self.run = RunLog(number, _beside(self.path), warmup=False)
         self.position = 0.0  # sequences at the end of the last whole block
         self.started: float | None = None  # ms, when the open block began
+        self.by_run = False  # whether nothing but run_start says so
+        self.joined = False  # whether another block began before it stopped
         self.took: float | None = None  # ms, of a block whose sequences are not known yet
+        self.evaluation: float | None = None  # ms, when the open evaluation began
+        self.evaluated = 0.0  # ms of evaluation in the open block
+        self.block_ended = math.inf  # ms
+        self.apart = self.scored = False  # whether evaluations are timed; whether there are any
         self.rate: float | None = None  # sequences per second, as the last tracked_stats has it
         self.stopped = False
 
@@ -106,7 +116,7 @@ class _Reader:
             self._begin(number)
         self._header(key, value)
         self._clock(key, _figure(event.get("time_ms")))
-        self._moved(metadata, text)
+        self._moved(key, metadata, text)
         if key == "tracked_stats" and isinstance(value, dict):
             self.rate = _figure(value.get("throughput")) or self.rate
         elif key == "train_loss":
@@ -117,6 +127,8 @@ class _Reader:
     def ended(self) -> Iterator[Run | SetAside]:
         if self.recognised and not self.stopped:
             self.run.note("has no run_stop: cut off, or still running")
+        if self.scored and not self.apart and self.run.records:
+            self.run.note("does not time its evaluations; they are in the step time")
         outcome = self.run.finish(self.path, self.name)
         if outcome is not None:
             yield outcome
@@ -131,22 +143,43 @@ class _Reader:
                 self.run.values |= batch(sequences, length)
         elif key in _TEXTS and isinstance(value, str) and value:
             self.run.values[_TEXTS[key]] = value
-        elif key == "opt_name" and value in _OPTIMIZERS:
+        elif key == "opt_name" and isinstance(value, str) and value in _OPTIMIZERS:
             self.run.values["workload.optimizer"] = _OPTIMIZERS[value]
 
     def _clock(self, key: str, now: float | None) -> None:
         if now is None:
             return
-        if key in ("run_start", "block_start") and (self.started is None or key == "block_start"):
-            self.started, self.took = now, None
+        self._evaluation(key, now)
+        if key in ("run_start", "block_start") and (self.started is None or self.by_run):
+            self.started, self.took, self.evaluated = now, None, 0.0
+            self.by_run, self.joined = key == "run_start", False
+        elif key == "block_start":
+            self.joined = True
         elif key in ("block_stop", "epoch_stop", "run_stop") and self.started is not None:
-            self.took, self.started = now - self.started, None
+            self.took, self.started = now - self.started - self.evaluated, None
+            self.block_ended = now
 
-    def _moved(self, metadata: dict[str, Any], text: str) -> None:
-        """A block is whole once the sequences up to its end are known: some logs say so at its evaluation."""
+    def _evaluation(self, key: str, now: float) -> None:
+        if key == "eval_start":
+            self.evaluation = now
+        elif key == "eval_stop" and self.evaluation is not None:
+            if self.started is not None:  # what of it lies in the block
+                self.evaluated += max(now - max(self.evaluation, self.started), 0.0)
+            self.evaluation, self.apart = None, True
+        elif key == "eval_accuracy":
+            self.scored = True
+        elif key == "block_start" and now - self.block_ended > _AT_ONCE_MS:
+            self.apart = True
+
+    def _moved(self, key: str, metadata: dict[str, Any], text: str) -> None:
+        """A block is whole once the sequences up to its end are known: some logs say so at its evaluation.
+
+        A block that begins before the last one has stopped is one with it; how far both went its own end does
+        not say.
+        """
         sequences = self.run.values.get("workload.global_batch_sequences")
         position = next((_figure(metadata[name]) for name in _POSITIONS if name in metadata), None)
-        if self.took is None or position is None or not sequences:
+        if self.took is None or position is None or not sequences or (self.joined and key == "block_stop"):
             return
         if self.run.values.get("model.name") in _IN_TOKENS and "epoch_num" in metadata:
             length = self.run.values.get("workload.sequence_length")

@@ -51,7 +51,8 @@ class Steady:
 
     Warm-up is the first record, and as many more as make ``MIN_WARMUP`` windows; then those among the first
     ``MAX_WARMUP`` windows that are slower than ``SLOW`` times the median (graph capture, autotuning). When
-    every record has a pause in it, pauses are all that can be had, and count.
+    every record has a pause in it, pauses are all that can be had, and count. ``warmup`` False: whoever wrote
+    the log warmed up before it; the first record is left out only where it alone is slow.
     """
 
     def __init__(self, warmup: bool = True) -> None:
@@ -68,7 +69,7 @@ class Steady:
 
     def values(self) -> dict[str, Any]:
         """``step_time_s``, ``window_times_s`` (of a record each), ``warmup_windows`` and the rates; or {}."""
-        first = self._warmup_records() if self.warmup else 0
+        first = self._warmup_records() if self.warmup else self._slow_start()
         used = [r for r in self.kept[first:] if not r.paused] or self.kept[first:]
         windows = sum(record.windows for record in used)
         if not windows:
@@ -85,6 +86,10 @@ class Steady:
             total = sum(weight * r.rates[column] for weight, r in zip(weights, stated, strict=True))
             values[column] = total / sum(weights)
         return values
+
+    def _slow_start(self) -> int:
+        times = sorted(record.seconds for record in self.kept)
+        return int(len(times) > 2 and self.kept[0].seconds > SLOW * times[len(times) // 2])
 
     def _warmup_records(self) -> int:
         times = sorted(record.seconds for record in self.kept if not record.paused)
