@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from pretune.datasets.importers import deepspeed_config
 from pretune.datasets.importers.base import Importer, Run, SetAside
-from pretune.datasets.importers.lines import numbered, positive, whole
+from pretune.datasets.importers.lines import json_object, numbered, positive, whole
 from pretune.datasets.importers.runlog import Failures
 from pretune.datasets.trial import Status
 from pretune.errors import InputError
@@ -102,7 +102,6 @@ def _failed(folder: Path) -> dict[str, str]:
 def _json(file: Path) -> dict[str, Any] | None:
     """The object in a file; None when there is none, or it is cut off."""
     try:
-        value = json.loads(file.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError, RecursionError):
+        return json_object(file.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
         return None
-    return value if isinstance(value, dict) else None

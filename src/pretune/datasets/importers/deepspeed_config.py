@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pretune.datasets.importers.lines import whole
+from pretune.datasets.importers.lines import counts
 
 # key of zero_optimization -> knob, by its name and by older ones
 _ZERO_COUNTS = {
@@ -36,9 +36,7 @@ FILLS = (
 
 def from_config(config: dict[str, Any]) -> dict[str, Any]:
     """What a ``ds_config.json`` states; "auto" states nothing."""
-    values: dict[str, Any] = {
-        column: count for key, column in _BATCH.items() if (count := whole(str(config.get(key)))) is not None
-    }
+    values = counts(_BATCH, config)
     zero = config.get("zero_optimization")
     values |= from_zero(zero) if isinstance(zero, dict) else {}
     precision = [name for name, keys in _PRECISIONS.items() if any(_enabled(config.get(key)) for key in keys)]
@@ -67,9 +65,7 @@ def from_zero(zero: dict[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     if str(zero.get("stage")) in ("0", "1", "2", "3"):
         values["knob.zero_stage"] = int(zero["stage"])
-    for key, knob in _ZERO_COUNTS.items():
-        if (count := whole(str(zero.get(key)))) is not None:
-            values[f"knob.{knob}"] = count
+    values |= {f"knob.{knob}": count for knob, count in counts(_ZERO_COUNTS, zero).items()}
     for key in _ZERO_FLAGS:
         if str(zero.get(key)).lower() in ("true", "false"):
             values[f"knob.{key}"] = str(zero[key]).lower() == "true"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any, ClassVar
 
 from pretune.datasets.importers import deepspeed_config
 from pretune.datasets.importers.base import Importer, Run, SetAside
-from pretune.datasets.importers.lines import positive, real, unprefixed, whole
-from pretune.datasets.importers.runlog import LogReader, Record, RunLog
+from pretune.datasets.importers.lines import counts, json_object, positive, real, unprefixed
+from pretune.datasets.importers.runlog import LogReader, Record
 
 # "epoch=0/micro_step=40/global_step=10, ..." since 0.5.9; "0/20, ..." (epoch/step) before
 _TIMER = re.compile(
@@ -42,6 +41,12 @@ _PAUSE = re.compile(
     r".*(?:Saving model checkpoint|zero checkpoint saved|Checkpoint \S+ is about to be saved)"
 )
 _PAIR = re.compile(r"(\w+)=(\w+\(device='(\w+)'|[^\s,]+(?:,\d+)*)")
+# as the launcher calls them
+_DEVICES = {
+    "dist_world_size": "platform.devices",
+    "nnodes": "platform.nodes",
+    "num_local_procs": "platform.devices_per_node",
+}
 _SETTINGS = {
     "train_batch_size": "workload.global_batch_sequences",
     "train_micro_batch_size_per_gpu": "knob.micro_batch",
@@ -65,14 +70,14 @@ class DeepSpeedLog(Importer):
     )
 
     def read(self, path: Path) -> Iterator[Run | SetAside]:
-        return _Reader(path).runs()
+        return _Reader(path, self.name).runs()
 
 
 class _Reader(LogReader):
-    name, needs = "deepspeed", "configuration and no timer line"
+    needs = "configuration and no timer line"
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(path, name)
         self.launched: dict[str, Any] = {}  # said before the engine is built, of all runs that follow
         self.json: list[str] | None = None
         self._restart()
@@ -91,8 +96,7 @@ class _Reader(LogReader):
             yield from self._pipeline(number, match, line)
         elif _BEGIN.match(line):
             if self.run.records or self.run.failures.found or "knob.dp" in self.run.values:
-                yield from self.ended()
-                self.run = RunLog(number, self.launched)
+                yield from self.begin(number, self.launched)
                 self._restart()
             self.recognised = True
         elif match := _SETTING.match(line):
@@ -106,9 +110,9 @@ class _Reader(LogReader):
         if match := _VERSION.match(line):
             self.launched["software.deepspeed"] = match[1]
         elif match := _LAUNCHED.match(line):
-            self.launched |= _counts({"platform.devices": match[1]})
+            self.launched |= counts(_DEVICES, {"dist_world_size": match[1]})
         elif match := _NODES.match(line):
-            self.launched |= _counts({"platform.nodes": match[1], "platform.devices_per_node": match[2]})
+            self.launched |= counts(_DEVICES, {"nnodes": match[1], "num_local_procs": match[2]})
         elif match := _BREAKDOWN.match(line):
             self._breakdown(match[1])
         elif match := _LOSS.match(line):
@@ -124,12 +128,9 @@ class _Reader(LogReader):
         assert self.json is not None
         self.json.append(line)
         if unprefixed(line).rstrip() == "}" or len(self.json) > _MAX_CONFIG:
-            try:
-                config = json.loads("\n".join(unprefixed(each) for each in self.json))
-            except (ValueError, RecursionError):
-                config = {}
+            config = json_object("\n".join(unprefixed(each) for each in self.json))
             self.json = None
-            self.run.values |= deepspeed_config.from_config(config) if isinstance(config, dict) else {}
+            self.run.values |= deepspeed_config.from_config(config or {})
 
     def _breakdown(self, text: str) -> None:
         for part in text.split("|"):
@@ -168,24 +169,14 @@ class _Reader(LogReader):
     def _segment(self, number: int, step: int) -> Iterator[Run | SetAside]:
         """Another run where the step falls back."""
         if self.step is not None and step < self.step:
-            yield from self.ended()
-            kept = {
-                name: value
-                for name, value in self.run.values.items()
-                if name.startswith(("knob.", "workload.", "platform.", "software."))
-            }
-            self.run = RunLog(number, kept)
+            yield from self.begin(number, self.run.stated)
             self._restart()
-
-
-def _counts(texts: dict[str, str]) -> dict[str, int]:
-    return {column: count for column, text in texts.items() if (count := whole(text)) is not None}
 
 
 def _setting(name: str, value: str) -> dict[str, Any]:
     """A line of the configuration as the engine prints it: ``name ..... value``."""
     if name in _SETTINGS:
-        return _counts({_SETTINGS[name]: value})
+        return counts(_SETTINGS, {name: value})
     if name in ("bfloat16_enabled", "fp16_enabled") and value == "True":
         return {"workload.precision": "bf16" if name.startswith("b") else "fp16"}
     if name == "optimizer_name":

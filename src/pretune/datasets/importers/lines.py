@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pretune.errors import InputError
 
@@ -77,6 +79,27 @@ def whole(text: str | None) -> int | None:
     """A whole number above 0, else None."""
     value = positive(text)
     return int(value) if value is not None and value == int(value) and value < 2**53 else None
+
+
+def counts(columns: Mapping[str, str], stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole numbers of ``stated`` by column of the store; ``columns``: name there -> column."""
+    found = ((column, whole(str(stated.get(name)))) for name, column in columns.items())
+    return {column: count for column, count in found if count is not None}
+
+
+def rates(columns: Mapping[str, tuple[str, float]], figures: Mapping[str, str]) -> dict[str, float]:
+    """The figures above 0 by column; ``columns``: label -> column, and what to multiply with."""
+    found = ((column, factor, positive(figures.get(label))) for label, (column, factor) in columns.items())
+    return {column: factor * value for column, factor, value in found if value is not None}
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """The JSON object that a text is; None when it is none, or is cut off."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def fields(text: str, separator: str = "|", sign: str = ":") -> dict[str, str]:

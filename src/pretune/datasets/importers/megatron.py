@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pretune.datasets.importers.base import Importer, Run, SetAside
-from pretune.datasets.importers.lines import fields, positive, real, unprefixed, whole
-from pretune.datasets.importers.runlog import LogReader, Record, RunLog
+from pretune.datasets.importers.lines import counts, fields, positive, rates, real, unprefixed, whole
+from pretune.datasets.importers.runlog import LogReader, Record, RunLog, batch
 
 ITERATION = re.compile(r".*?\biteration\s+(\d{1,12})/\s*(?:\d+|infinity) \|(.*\|)\s*$")
 # label of an iteration line -> seconds in its unit
@@ -90,14 +90,14 @@ class MegatronLog(Importer):
     )
 
     def read(self, path: Path) -> Iterator[Run | SetAside]:
-        return _Reader(path).runs()
+        return _Reader(path, self.name).runs()
 
 
 class _Reader(LogReader):
-    name, needs = "megatron", "arguments and no iteration line"
+    needs = "arguments and no iteration line"
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(path, name)
         self.arguments: dict[str, str] | None = None  # while their block is open
         self.values: dict[str, Any] = {}
         self.iteration: int | None = None
@@ -110,9 +110,9 @@ class _Reader(LogReader):
         elif match := ITERATION.match(line):
             yield from self._iteration(number, int(match[1]), fields(match[2]), line)
         elif _BEGIN.search(line):
-            yield from self.ended()
+            yield from self.begin(number, {})
             self.recognised, self.arguments = True, {}
-            self.values, self.run, self.iteration = {}, RunLog(number, {}), None
+            self.values, self.iteration = {}, None
         elif match := _PADDED.match(line):
             self._state("model.vocabulary", whole(match[1]))
         elif match := _MEMORY.match(line):
@@ -154,8 +154,7 @@ class _Reader(LogReader):
         backwards = self.iteration is not None and iteration < self.iteration
         before = self.run.values.get("workload.global_batch_sequences")
         if backwards or (self.run.records and sequences != before):
-            yield from self.ended()
-            self.run = RunLog(number, self.values)
+            yield from self.begin(number, self.values)
             self.iteration = None if backwards else self.iteration
         if sequences is not None:
             self.run.values |= batch(sequences, self.values.get("workload.sequence_length"))
@@ -169,13 +168,8 @@ class _Reader(LogReader):
         self.iteration, self.paused = iteration, False
 
     def _rates(self, figures: dict[str, str]) -> dict[str, float]:
-        rates = {
-            column: factor * value
-            for label, (column, factor) in RATES.items()
-            if (value := positive(figures.get(label))) is not None
-        }
         samples, length = positive(figures.get(SAMPLES_PER_S)), self.values.get("workload.sequence_length")
-        return rates | ({"tokens_per_s": samples * length} if samples and length else {})
+        return rates(RATES, figures) | ({"tokens_per_s": samples * length} if samples and length else {})
 
 
 def elapsed(figures: dict[str, str]) -> float | None:
@@ -184,17 +178,9 @@ def elapsed(figures: dict[str, str]) -> float | None:
     return next((value * factor for value, factor in times if value is not None), None)
 
 
-def batch(sequences: int, length: int | None) -> dict[str, int]:
-    """The global batch in sequences and, where their length is known, in tokens."""
-    tokens = {"workload.global_batch_tokens": sequences * length} if length else {}
-    return {"workload.global_batch_sequences": sequences, **tokens}
-
-
 def stated(arguments: dict[str, str]) -> dict[str, Any]:
     """Columns of the store from Megatron's arguments, by their names over the versions."""
-    values: dict[str, Any] = {
-        column: count for name, column in _COUNTS.items() if (count := whole(arguments.get(name))) is not None
-    }
+    values = counts(_COUNTS, arguments)
     for name, column in _FLAGS.items():
         if arguments.get(name) in ("True", "False"):
             values[column] = arguments[name] == "True"

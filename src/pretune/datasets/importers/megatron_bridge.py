@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pretune.datasets.importers.base import Importer, Run, SetAside
-from pretune.datasets.importers.lines import numbered, positive, whole
-from pretune.datasets.importers.megatron import batch
+from pretune.datasets.importers.lines import counts, numbered, positive
+from pretune.datasets.importers.runlog import batch
 from pretune.errors import InputError
 
 _HEADING = re.compile(r"(#+) +(.*?)\s*$")
@@ -97,9 +97,7 @@ def _pick(cell: str, which: int) -> str:
 
 def _stated(row: dict[str, str], headings: list[str]) -> dict[str, Any] | str:
     """Columns of the store, or why the row says too little."""
-    values: dict[str, Any] = {
-        column: count for name, column in _COUNTS.items() if (count := whole(row.get(name))) is not None
-    }
+    values = counts(_COUNTS, row)
     for name in _NEEDED[:-1]:
         if _COUNTS[name] not in values:
             return f"{name}: {row[name]!r} is no count; mend the table"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -10,9 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pretune.datasets.importers.base import Importer, Run, SetAside
-from pretune.datasets.importers.lines import numbered, real, whole
-from pretune.datasets.importers.megatron import batch
-from pretune.datasets.importers.runlog import Failure, Record, RunLog
+from pretune.datasets.importers.lines import counts, json_object, numbered, real, whole
+from pretune.datasets.importers.runlog import Failure, Record, RunLog, batch
 from pretune.datasets.trial import Status
 from pretune.errors import InputError
 
@@ -72,13 +70,13 @@ class MLLog(Importer):
         reader = _Reader(path, self.name)
         for number, line in numbered(path, tail=True):
             if match := _EVENT.match(line):
-                event = _object(match[1])
+                event = json_object(match[1])
                 if event is None:
                     yield SetAside(str(path), number, "is no whole JSON object; left out")
                 elif isinstance(event.get("key"), str):
                     yield from reader.read(number, event, match[1])
             elif match := _SYSTEM.match(line):
-                reader.run.values |= _described(_object(match[1]) or {})
+                reader.run.values |= _described(json_object(match[1]) or {})
             else:
                 reader.run.failures.read(line)
         yield from reader.ended()
@@ -202,14 +200,6 @@ class _Reader:
             self.run.failures.found = Failure(Status.CRASH, f"run_stop with status {status}")
 
 
-def _object(text: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def _figure(value: Any) -> float | None:
     """A time or a count of an event: some write numbers as text, and a bool is none."""
     number = None if isinstance(value, bool) or value is None else real(str(value))
@@ -226,15 +216,11 @@ def _beside(path: Path) -> dict[str, Any]:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return {}
-    return _described(_object(text) or {})
+    return _described(json_object(text) or {})
 
 
 def _described(system: dict[str, Any]) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        column: count
-        for key, column in _SYSTEM_COUNTS.items()
-        if (count := whole(str(system.get(key)))) is not None
-    }
+    values = counts(_SYSTEM_COUNTS, system)
     for key, column in _SYSTEM_TEXTS.items():
         if isinstance(text := system.get(key), str) and text.strip():
             values[column] = text.strip()

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from pretune.datasets.importers import megatron
 from pretune.datasets.importers.base import Importer, Run, SetAside
-from pretune.datasets.importers.lines import fields, positive, real, whole
-from pretune.datasets.importers.runlog import LogReader, Record, RunLog
+from pretune.datasets.importers.lines import fields, positive, rates, real, whole
+from pretune.datasets.importers.runlog import LogReader, Record, batch
 
 _NEMO2 = re.compile(r".*?\bTraining epoch (\d{1,9}), iteration (\d{1,12})/(\d+) \| (.*)$")
 _NEMO1 = re.compile(r".*?\bEpoch (\d{1,9}):.*?\| (\d{1,12})/(\d+|\?) \[([^\]]*)\]")
@@ -53,7 +53,6 @@ _KEYS = {
     "devices": "platform.devices_per_node",
     "global_batch_size": "workload.global_batch_sequences",
 }
-_MEASURED = ("loss_first", "loss_last", "peak_memory_allocated_bytes")
 
 
 class NeMoLog(Importer):
@@ -73,14 +72,14 @@ class NeMoLog(Importer):
     )
 
     def read(self, path: Path) -> Iterator[Run | SetAside]:
-        return _Reader(path).runs()
+        return _Reader(path, self.name).runs()
 
 
 class _Reader(LogReader):
-    name, needs = "nemo", "line with a step's time"
+    needs = "line with a step's time"
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(path, name)
         self.last: tuple[int, int] | None = None  # epoch and step
         self.flops: float | None = None
         self.configuring = self.paused = False
@@ -103,8 +102,8 @@ class _Reader(LogReader):
         self.configuring = False
         if _CONFIGURATION.match(line) or (_STARTED.match(line) and self.run.records):
             if self.run.records or self.run.failures.found:
-                yield from self.ended()
-                self.run, self.last = RunLog(number, {}), None
+                yield from self.begin(number, {})
+                self.last = None
             self.configuring = _CONFIGURATION.match(line) is not None
         if match := _STARTED.match(line) or _PADDED.match(line):
             column = "platform.devices" if "registered" in line else "model.vocabulary"
@@ -128,7 +127,7 @@ class _Reader(LogReader):
             self.run.values[_KEYS[key]] = value
         length = self.run.values.get("workload.sequence_length")
         if length and (sequences := self.run.values.get("workload.global_batch_sequences")):
-            self.run.values |= megatron.batch(sequences, length)
+            self.run.values |= batch(sequences, length)
 
     def _step(
         self, number: int, step: tuple[int, int], figures: dict[str, str], line: str
@@ -138,12 +137,7 @@ class _Reader(LogReader):
             return
         sequences = whole(figures.get("global_batch_size"))
         yield from self._segment(number, self.last is not None and step < self.last, sequences)
-        rates = {
-            column: factor * value
-            for label, (column, factor) in _RATES.items()
-            if (value := positive(figures.get(label))) is not None
-        }
-        self.run.record(Record(seconds, 1, False, rates), line)
+        self.run.record(Record(seconds, 1, False, rates(_RATES, figures)), line)
         self.run.loss(real(figures[_LOSS]) if _LOSS in figures else None)
         self.run.peak("peak_memory_allocated_bytes", positive(figures.get(_PEAK)))
         self.last = step
@@ -156,9 +150,9 @@ class _Reader(LogReader):
             return
         sequences = whole(figures.get("global batch size"))
         yield from self._segment(number, self.last is not None and (0, iteration) < self.last, sequences)
-        rates = {"counter.model_flops_per_s_per_device": self.flops * 1e12} if self.flops else {}
+        flops = {"counter.model_flops_per_s_per_device": self.flops * 1e12} if self.flops else {}
         windows = max(iteration - self.last[1], 1) if self.last else 1
-        self.run.record(Record(seconds, windows, self.paused, rates), line)
+        self.run.record(Record(seconds, windows, self.paused, flops), line)
         self.run.loss(real(figures["lm loss"]) if "lm loss" in figures else None)
         self.last, self.flops, self.paused = (0, iteration), None, False
 
@@ -167,8 +161,6 @@ class _Reader(LogReader):
         self.recognised = True
         before = self.run.values.get("workload.global_batch_sequences")
         if self.run.records and (backwards or (sequences and sequences != before)):
-            yield from self.ended()
-            kept = {name: value for name, value in self.run.values.items() if name not in _MEASURED}
-            self.run = RunLog(number, kept)
+            yield from self.begin(number, self.run.stated)
         if sequences:
-            self.run.values |= megatron.batch(sequences, self.run.values.get("workload.sequence_length"))
+            self.run.values |= batch(sequences, self.run.values.get("workload.sequence_length"))

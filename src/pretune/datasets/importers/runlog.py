@@ -29,6 +29,8 @@ _OOM = re.compile(
 _TIMEOUT = re.compile(r".*(Watchdog caught collective operation timeout.*)")
 _EXCEPTION = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b(?::.*)?)$")
 _EXIT = re.compile(r".*(exits with return code = -?[1-9]\d*)")
+# what a log states of a run before any step: it holds for the next run in the file too
+_STATED = ("model.", "workload.", "platform.", "accelerator.", "knob.", "software.")
 _GRAVITY = {Status.OOM: 3, Status.TIMEOUT: 2, Status.DIVERGED: 1, Status.CRASH: 0}
 
 
@@ -155,6 +157,11 @@ class RunLog:
         self.records = 0
         self._first = ""
 
+    @property
+    def stated(self) -> dict[str, Any]:
+        """The values that were not measured."""
+        return {column: value for column, value in self.values.items() if column.startswith(_STATED)}
+
     def record(self, record: Record, text: str) -> None:
         """``text``: the line itself; the first one tells this run from all others."""
         self._first = self._first or unprefixed(text).strip()
@@ -212,14 +219,19 @@ class RunLog:
         return hashlib.sha256(told.encode()).hexdigest()[:20]
 
 
+def batch(sequences: int, length: int | None) -> dict[str, int]:
+    """The global batch in sequences and, where their length is known, in tokens."""
+    tokens = {"workload.global_batch_tokens": sequences * length} if length else {}
+    return {"workload.global_batch_sequences": sequences, **tokens}
+
+
 class LogReader(ABC):
     """The state of a log between two of its lines: the run that is open, and whether the format was met."""
 
-    name: str
     needs: str  # what a file without is not of the format
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
         self.recognised = False
         self.outcomes = 0
         self.run = RunLog(1, {})
@@ -237,6 +249,11 @@ class LogReader(ABC):
         yield from self.ended()
         if not self.outcomes:
             yield SetAside(str(self.path), self.run.line, "has no line of progress; let it run for longer")
+
+    def begin(self, number: int, values: dict[str, Any]) -> Iterator[Run | SetAside]:
+        """Another run, of which ``values`` are known; what the open one has come to."""
+        yield from self.ended()
+        self.run = RunLog(number, values)
 
     def ended(self) -> Iterator[Run | SetAside]:
         """What the run that is open has come to."""

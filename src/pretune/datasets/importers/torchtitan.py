@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -10,9 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pretune.datasets.importers.base import Importer, Run, SetAside
-from pretune.datasets.importers.lines import positive, real, whole
-from pretune.datasets.importers.megatron import batch
-from pretune.datasets.importers.runlog import LogReader, Record, RunLog
+from pretune.datasets.importers.lines import counts, json_object, positive, real, whole
+from pretune.datasets.importers.runlog import LogReader, Record, batch
 
 _STEP = re.compile(r".*?(?<!validate )\bstep:\s*(\d{1,12})\s+loss:\s*(\S+)(.*)$")
 # tokens per second per device: "wps" in 2024's first months, "tps" since
@@ -72,14 +70,14 @@ class TorchTitanLog(Importer):
     )
 
     def read(self, path: Path) -> Iterator[Run | SetAside]:
-        return _Reader(path).runs()
+        return _Reader(path, self.name).runs()
 
 
 class _Reader(LogReader):
-    name, needs = "torchtitan", "batch and no step line"
+    needs = "batch and no step line"
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(path, name)
         self.step = 0
         self.paused = False
 
@@ -89,7 +87,7 @@ class _Reader(LogReader):
         elif _PAUSE.match(line):
             self.paused = True
         elif self.run.records and _START.match(line):
-            yield from self._begin(number, {} if _JOB.match(line) else self.run.values)
+            yield from self.begin(number, {} if _JOB.match(line) else self.run.stated)
             self.run.values |= stated(line)
         elif facts := stated(line):
             self.run.values |= facts
@@ -104,10 +102,8 @@ class _Reader(LogReader):
                 _in_windows(outcome.values)
             yield outcome
 
-    def _begin(self, number: int, values: dict[str, Any]) -> Iterator[Run | SetAside]:
-        yield from self.ended()
-        measured = ("loss_first", "loss_last", "peak_memory_reserved_bytes")
-        self.run = RunLog(number, {name: value for name, value in values.items() if name not in measured})
+    def begin(self, number: int, values: dict[str, Any]) -> Iterator[Run | SetAside]:
+        yield from super().begin(number, values)
         self.step = 0
 
     def _progress(self, number: int, step: int, loss: str, rest: str, line: str) -> Iterator[Run | SetAside]:
@@ -118,7 +114,7 @@ class _Reader(LogReader):
         if rate is None or (step == self.step and self.run.records):  # the same line of another rank
             return
         if step < self.step:
-            yield from self._begin(number, self.run.values)
+            yield from self.begin(number, self.run.stated)
         flops = positive(match[1]) if (match := _FLOPS.search(rest)) else None
         rates = {"counter.model_flops_per_s_per_device": flops * 1e12} if flops else {}
         resumed = not self.run.records and step > 1
@@ -185,9 +181,7 @@ def _shape(name: str, sizes: dict[str, str]) -> dict[str, Any]:
     Source: ``FeedForward`` and ``TransformerBlock`` of torchtitan's llama3 (two thirds of 4 x dim, times
     ``ffn_dim_multiplier``, rounded up to ``multiple_of``), as in Llama's reference code.
     """
-    values: dict[str, Any] = {
-        column: count for key, column in _SHAPE.items() if (count := whole(sizes.get(key))) is not None
-    }
+    values = counts(_SHAPE, sizes)
     dim, multiple = whole(sizes.get("dim")), whole(sizes.get("multiple_of"))
     if dim is None or "model.layers" not in values:
         return {}
@@ -202,10 +196,7 @@ def _shape(name: str, sizes: dict[str, str]) -> dict[str, Any]:
 
 def _configured(text: str) -> dict[str, Any]:
     """From the configuration that it prints in one line."""
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
+    config = json_object(text) or {}
     training, checkpointing = (config.get(key) for key in ("training", "activation_checkpoint"))
     values: dict[str, Any] = {}
     if isinstance(training, dict):
