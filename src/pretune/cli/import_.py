@@ -15,13 +15,7 @@ SHOWN = 20  # runs set aside that the terminal lists; --json has all
 
 
 def import_(
-    format: Annotated[
-        str,
-        typer.Argument(
-            metavar="FORMAT",
-            help=f"One of {', '.join(FORMATS)}.",
-        ),
-    ],
+    format: Annotated[str, typer.Argument(metavar="FORMAT", help=f"One of {', '.join(FORMATS)}.")],
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files, or folders of them.")],
     store: Annotated[str, typer.Option(help="Where the trials go: a folder, or any fsspec URL.")],
     platform: Annotated[Path | None, typer.Option(help="Where it ran, where the log does not say.")] = None,

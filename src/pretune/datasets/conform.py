@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -17,12 +16,11 @@ import pyarrow.compute as pc
 
 from pretune.datasets.schema import (
     OPEN,
-    OPEN_TYPES,
     SCALARS,
     SCHEMA_VERSION,
     VERSION_KEY,
     core_schema,
-    knob_types,
+    declared_type,
     required_columns,
 )
 
@@ -77,20 +75,12 @@ def conformed(table: pa.Table) -> pa.Table:
     return pa.table(columns, metadata=core_schema().metadata)
 
 
-@cache
-def _core_types() -> dict[str, pa.DataType]:
-    return {field.name: field.type for field in core_schema()}
-
-
 def wanted(name: str, found: pa.DataType) -> pa.DataType | None:
     """The type that a column is to have; None when it is none of a trial's."""
-    known = _core_types().get(name) or knob_types().get(name)
-    if known is not None:
-        return known
-    for field, prefix in OPEN.items():
-        if name.startswith(prefix):
-            return OPEN_TYPES.get(field) or _kind(found)
-    return None
+    declared = declared_type(name)
+    if declared is None and name.startswith(OPEN["knobs"]):
+        return _kind(found)  # a knob that a user declared
+    return declared
 
 
 def _check(found: pa.Schema) -> None:
@@ -103,7 +93,7 @@ def _check(found: pa.Schema) -> None:
     for name in required_columns():
         if name not in found.names:
             what = "" if stamped else "has no pretune schema version and "
-            raise Misfit(f"{what}column {name} ({_core_types()[name]}) is missing; import the file instead")
+            raise Misfit(f"{what}column {name} ({declared_type(name)}) is missing; import the file instead")
 
 
 def _kind(found: pa.DataType) -> pa.DataType:

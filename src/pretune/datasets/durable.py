@@ -13,6 +13,8 @@ from urllib.parse import unquote, urlparse
 
 from pretune.errors import InputError
 
+UNFINISHED = ".writing-"  # how the names of files begin that a writer is at, or was killed at
+
 
 def location(root: str | Path) -> Path:
     """The folder of that name: of this machine, or behind any URL that fsspec knows (``s3://bucket/history``).
@@ -54,7 +56,7 @@ def whole_file(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
         yield data
         path.fs.pipe_file(path.path, data.getvalue())  # type: ignore[attr-defined]
         return
-    temporary = path.with_name(f".writing-{uuid.uuid4().hex}")
+    temporary = path.with_name(f"{UNFINISHED}{uuid.uuid4().hex}")
     try:
         with temporary.open("wb") as file:
             yield file

@@ -13,8 +13,6 @@ from pretune.errors import StoreError
 if TYPE_CHECKING:
     from pretune.datasets.store import TrialStore
 
-UNFINISHED = ".writing-"  # how the names of files begin that a writer is at, or was killed at
-
 
 @dataclass(frozen=True)
 class Fault:

@@ -62,11 +62,8 @@ def replaced_by(path: Path) -> list[str]:
 
 def rows_of(table: pa.Table) -> Iterator[tuple[int, dict[str, Any]]]:
     """Every row with its number, few of them as Python objects at any time."""
-    number = 0
-    for batch in table.to_batches(max_chunksize=ROWS_AT_ONCE):
-        for row in batch.to_pylist():
-            yield number, row
-            number += 1
+    batches = table.to_batches(max_chunksize=ROWS_AT_ONCE)
+    yield from enumerate(row for batch in batches for row in batch.to_pylist())
 
 
 @contextmanager

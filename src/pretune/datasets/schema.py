@@ -96,6 +96,17 @@ def knob_types() -> dict[str, pa.DataType]:
     return {f"knob.{name}": _arrow_type(info.annotation) for name, info in Knobs.model_fields.items()}
 
 
+def declared_type(column: str) -> pa.DataType | None:
+    """The Arrow type that a column always has; None for a knob that a user declared, and for no column."""
+    index = core_schema().get_field_index(column)
+    if index >= 0:
+        return core_schema().field(index).type
+    for field, arrow_type in OPEN_TYPES.items():
+        if column.startswith(OPEN[field]):
+            return arrow_type
+    return knob_types().get(column)
+
+
 def flatten(spec: Spec) -> dict[str, Any]:
     """One row of the store: column name -> value. Works for a Trial, and for any spec inside it."""
     row: dict[str, Any] = {}
@@ -158,12 +169,9 @@ def to_table(trials: list[Trial]) -> pa.Table:
 
 
 def _open_type(column: str, values: list[Any]) -> pa.DataType:
-    declared = knob_types().get(column)
+    declared = declared_type(column)
     if declared is not None:
         return declared
-    for field, arrow_type in OPEN_TYPES.items():
-        if column.startswith(OPEN[field]):
-            return arrow_type
     kinds = {type(value) for value in values if value is not None}
     if kinds == {int, float}:
         return pa.float64()

@@ -127,7 +127,7 @@ class TrialStore:
 
     def trials(self) -> Iterator[Trial]:
         """All trials as objects, file by file; rows that are none cost a warning."""
-        for path, table in self._tables():
+        for path, table in self._tables(self.files()):
             for number, row in files.rows_of(table):
                 try:
                     yield self.trial(path, number, row)
@@ -135,9 +135,10 @@ class TrialStore:
                     _warn(error)
 
     def __contains__(self, trial_id: str) -> bool:
-        if any(path.stem == trial_id for path in self.files()):
+        paths = self.files()
+        if any(path.stem == trial_id for path in paths):
             return True
-        several = [path for path in self.files() if MANY.fullmatch(path.stem)]
+        several = [path for path in paths if MANY.fullmatch(path.stem)]
         return any(trial_id in table["trial_id"].to_pylist() for _, table in self._tables(several))
 
     def __len__(self) -> int:
@@ -158,8 +159,8 @@ class TrialStore:
         except ValidationError as error:
             raise StoreError(one_line(error, f"{path} row {number}")) from None
 
-    def _tables(self, paths: list[Path] | None = None) -> Iterator[tuple[Path, pa.Table]]:
-        for path in self.files() if paths is None else paths:
+    def _tables(self, paths: list[Path]) -> Iterator[tuple[Path, pa.Table]]:
+        for path in paths:
             try:
                 yield path, files.read(path)
             except files.UnreadableFile as error:

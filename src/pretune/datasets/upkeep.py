@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pretune.datasets.conform import is_own
-from pretune.datasets.durable import is_local, make_folder, sync_folder, whole_file
-from pretune.datasets.faults import UNFINISHED, strays
+from pretune.datasets.durable import UNFINISHED, is_local, make_folder, sync_folder, whole_file
+from pretune.datasets.faults import strays
 from pretune.datasets.files import MERGED, REPLACES_KEY, UnreadableFile, columns, count, read, replaced_by
 from pretune.datasets.store import TrialStore, file_stem
 from pretune.errors import StoreError

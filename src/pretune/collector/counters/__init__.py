@@ -50,10 +50,8 @@ class Counters:
 
     def stop(self, steps: int) -> dict[str, float]:
         """Totals, their share of each of ``steps`` optimizer steps, and means, by name."""
-        readings = [provider.stop() for provider in reversed(self.providers)]
-        return {
-            name: value
-            for read in reversed(readings)
-            for part in (read.totals, read.per_step(steps), read.means)
-            for name, value in part.items()
-        }
+        found: dict[str, float] = {}
+        for provider in reversed(self.providers):
+            read = provider.stop()
+            found |= read.totals | read.per_step(steps) | read.means
+        return found

@@ -44,7 +44,7 @@ class PerfCounters(CounterProvider):
         number = SYSCALL.get(platform.machine())
         if platform.system() != "Linux" or number is None:
             self.missing[self.name] = f"no perf events on {platform.system()} {platform.machine()}"
-        self._number = number
+        self._number, self._libc = number, ctypes.CDLL(None, use_errno=True)
         for event in EVENTS if self.name not in self.missing else ():
             self._close([(event, file)] if (file := self._open(event, 0)) is not None else [])
 
@@ -74,8 +74,7 @@ class PerfCounters(CounterProvider):
         kind, config = EVENTS[event]
         flags = INHERIT | EXCLUDE_HYPERVISOR | (EXCLUDE_KERNEL if kind == HARDWARE else 0)
         attribute = _ATTRIBUTE.pack(kind, _ATTRIBUTE.size, config, 0, 0, READ_TIMES, flags, 0, 0, 0)
-        libc = ctypes.CDLL(None, use_errno=True)
-        file = libc.syscall(self._number, attribute, thread, -1, -1, 0)
+        file = self._libc.syscall(self._number, attribute, thread, -1, -1, 0)
         if file >= 0:
             return int(file)
         code = ctypes.get_errno()

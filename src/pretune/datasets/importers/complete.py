@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pydantic import ValidationError
 
 from pretune.datasets import presets, schema
@@ -20,7 +21,11 @@ from pretune.datasets.workload import ModelSpec
 from pretune.errors import InputError
 
 # what a run may state beyond the store's columns, from which those follow
-BESIDE = ("platform.devices", "workload.global_batch_sequences", "samples_per_s")
+BESIDE = {
+    "platform.devices": pa.int64(),
+    "workload.global_batch_sequences": pa.int64(),
+    "samples_per_s": pa.float64(),
+}
 AGREE = 1.03  # figures of one run that differ by less are rounded, not contradictory
 MEASURED = ("step_time_s", "tokens_per_s", "tokens_per_s_per_device", "samples_per_s")
 NOTHING = "no step was measured"

@@ -70,7 +70,7 @@ class Mapping(Spec):
 
 
 def _typed(name: str, told: Any, unit: float) -> Any:
-    kind = _kind(name)
+    kind = BESIDE.get(name) or schema.declared_type(name)
     text = str(told).strip()
     if kind is None:  # a knob of the user's own: a number where it looks like one
         try:
@@ -95,16 +95,3 @@ def _typed_number(text: str, unit: float, whole: bool) -> float | int:
     if abs(number - round(number)) > 1e-6 * max(abs(number), 1) or abs(number) >= 2**63:
         raise ValueError
     return round(number)
-
-
-def _kind(name: str) -> pa.DataType | None:
-    if name in ("platform.devices", "workload.global_batch_sequences"):
-        return pa.int64()
-    if name == "samples_per_s" or name.startswith("counter."):
-        return pa.float64()
-    index = schema.core_schema().get_field_index(name)
-    if index >= 0:
-        return schema.core_schema().field(index).type
-    if name.startswith(("software.", "missing.")):
-        return pa.string()
-    return schema.knob_types().get(name)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pretune.datasets.files import ROWS_AT_ONCE
 from pretune.datasets.importers.base import Importer, Run, SetAside
 from pretune.datasets.importers.mapping import Mapping
 from pretune.datasets.trial import Status
@@ -146,11 +147,8 @@ def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    number = 0
     try:
-        for batch in pq.ParquetFile(path).iter_batches(batch_size=1000):
-            for row in batch.to_pylist():
-                yield number, row
-                number += 1
+        batches = pq.ParquetFile(path).iter_batches(batch_size=ROWS_AT_ONCE)
+        yield from enumerate(row for batch in batches for row in batch.to_pylist())
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: is truncated or no Parquet file ({_said(error)})") from None
