@@ -5,22 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from pretune.collector.counters.base import CounterProvider, Readings, grown
-from pretune.collector.counters.sampler import Sampler
+from pretune.collector.counters.gpu import GpuCounters, scaled
 
-SAMPLE_S = 0.2
 KB, MIB, MHZ, MICRO = 1000.0, 2.0**20, 1e6, 1e-6
 
 
-class AmdCounters(CounterProvider):
+class AmdCounters(GpuCounters):
     """Energy and xGMI bytes are the driver's accumulators; gauges are sampled by a thread meanwhile."""
 
     name = "amdsmi"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._smi, self._device = self._open()
-        self._sampler = Sampler(self.name, self._sample, SAMPLE_S)
 
     def _open(self) -> tuple[Any, Any]:
         try:
@@ -31,6 +24,7 @@ class AmdCounters(CounterProvider):
         except (KeyError, OSError) as error:  # PyPI's package raises either when ROCm's library is not there
             self.missing[self.name] = f"ROCm's amd_smi library is missing ({type(error).__name__}: {error})"
             return None, None
+        self.refusals = (amdsmi.AmdSmiException, AttributeError)  # an older library lacks some calls
         try:
             amdsmi.amdsmi_init()
             handles = amdsmi.amdsmi_get_processor_handles()
@@ -38,17 +32,6 @@ class AmdCounters(CounterProvider):
         except (amdsmi.AmdSmiException, IndexError, ValueError) as error:
             self.missing[self.name] = f"no AMD GPU or driver: {error}"
             return None, None
-
-    def start(self) -> None:
-        if self._smi is not None:
-            self._before = self._absolute()
-            self._sampler.start()
-
-    def stop(self) -> Readings:
-        if self._smi is None:
-            return Readings()
-        means = self._sampler.stop()
-        return Readings(grown(self._before, self._absolute()), means)
 
     def _absolute(self) -> dict[str, float]:
         energy = self._read("gpu_energy_j", "amdsmi_get_energy_count")
@@ -69,11 +52,11 @@ class AmdCounters(CounterProvider):
         pcie = self._read("gpu_pcie", "amdsmi_get_gpu_pci_throughput") or {}
         sample = {
             "gpu_power_w": _first(power, "current_socket_power", "average_socket_power", "socket_power"),
-            "gpu_utilisation": _times(busy.get("gfx_activity"), 0.01),
-            "gpu_memory_busy": _times(busy.get("umc_activity"), 0.01),
-            "gpu_memory_used_bytes": _times(memory.get("vram_used"), MIB),
-            "gpu_pcie_sent_bytes_per_s": _times(pcie.get("sent"), 1.0),
-            "gpu_pcie_received_bytes_per_s": _times(pcie.get("received"), 1.0),
+            "gpu_utilisation": scaled(busy.get("gfx_activity"), 0.01),
+            "gpu_memory_busy": scaled(busy.get("umc_activity"), 0.01),
+            "gpu_memory_used_bytes": scaled(memory.get("vram_used"), MIB),
+            "gpu_pcie_sent_bytes_per_s": scaled(pcie.get("sent"), 1.0),
+            "gpu_pcie_received_bytes_per_s": scaled(pcie.get("received"), 1.0),
             **self._clocks(),
             **self._throttled(),
         }
@@ -81,11 +64,11 @@ class AmdCounters(CounterProvider):
 
     def _clocks(self) -> dict[str, float | None]:
         kinds = {
-            "gpu_sm_clock_hz": self._smi.AmdSmiClkType.GFX,
-            "gpu_memory_clock_hz": self._smi.AmdSmiClkType.MEM,
+            "gpu_sm_clock_hz": self._library.AmdSmiClkType.GFX,
+            "gpu_memory_clock_hz": self._library.AmdSmiClkType.MEM,
         }
         read = {name: self._read(name, "amdsmi_get_clock_info", kind) or {} for name, kind in kinds.items()}
-        return {name: _times(_first(clock, "clk", "cur_clk"), MHZ) for name, clock in read.items()}
+        return {name: scaled(_first(clock, "clk", "cur_clk"), MHZ) for name, clock in read.items()}
 
     def _throttled(self) -> dict[str, float]:
         status = self._read("gpu_throttled_share", "amdsmi_get_violation_status") or {}
@@ -100,22 +83,10 @@ class AmdCounters(CounterProvider):
             if isinstance(status.get(key), bool | int)
         }
 
-    def _read(self, reading: str, function: str, *more: Any) -> Any:
-        """None, and the reason in ``missing``, where this GPU, driver or library lacks the reading."""
-        try:
-            return getattr(self._smi, function)(self._device, *more)
-        except (self._smi.AmdSmiException, AttributeError) as error:
-            self.missing[f"amdsmi.{reading}"] = str(error)
-            return None
-
 
 def _first(found: dict[str, Any], *keys: str) -> float | None:
     """The first of ``keys`` that has a number: what a GPU lacks is "N/A", and names differ by version."""
     return next((float(found[key]) for key in keys if isinstance(found.get(key), int | float)), None)
-
-
-def _times(value: Any, unit: float) -> float | None:
-    return value * unit if isinstance(value, int | float) else None
 
 
 def _physical_index() -> int:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from pretune.collector.counters.base import CounterProvider, Readings, grown
-from pretune.collector.counters.sampler import Sampler
+from pretune.collector.counters.gpu import GpuCounters, scaled
 
-SAMPLE_S = 0.2  # NVML itself refreshes utilisation every 1/6 to 1 s, power every 0.1 s
 ALL_LINKS = 2**32 - 1  # NVML's scope of a field that is to be summed over all NVLinks
 KIB, KB, MHZ = 1024.0, 1000.0, 1e6
 # why the clocks are below what they could be -> NVML's name of its bit
@@ -21,7 +19,7 @@ REASONS = {
 }
 
 
-class NvmlCounters(CounterProvider):
+class NvmlCounters(GpuCounters):
     """Energy and NVLink bytes are the driver's own counters; gauges are sampled by a thread meanwhile.
 
     ``gpu_throttled_share.REASON`` is the share of samples in which that reason held the clocks down.
@@ -29,34 +27,19 @@ class NvmlCounters(CounterProvider):
 
     name = "nvml"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._nvml, self._device = self._open()
-        self._sampler = Sampler(self.name, self._sample, SAMPLE_S)
-
     def _open(self) -> tuple[Any, Any]:
         try:
             import pynvml
         except ImportError:
             self.missing[self.name] = "pynvml is not installed; pip install nvidia-ml-py"
             return None, None
+        self.refusals = (pynvml.NVMLError,)
         try:
             pynvml.nvmlInit()
             return pynvml, pynvml.nvmlDeviceGetHandleByIndex(_physical_index(pynvml))
         except (pynvml.NVMLError, ValueError) as error:
             self.missing[self.name] = f"no NVIDIA GPU or driver: {error}"
             return None, None
-
-    def start(self) -> None:
-        if self._nvml is not None:
-            self._before = self._absolute()
-            self._sampler.start()
-
-    def stop(self) -> Readings:
-        if self._nvml is None:
-            return Readings()
-        means = self._sampler.stop()
-        return Readings(grown(self._before, self._absolute()), means)
 
     def _absolute(self) -> dict[str, float]:
         energy_mj = self._read("gpu_energy_j", "nvmlDeviceGetTotalEnergyConsumption")
@@ -65,18 +48,18 @@ class NvmlCounters(CounterProvider):
     def _links(self) -> dict[str, float]:
         """Bytes over all NVLinks, which NVML counts in KiB."""
         ids = {
-            "gpu_nvlink_sent_bytes": self._nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX,
-            "gpu_nvlink_received_bytes": self._nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
+            "gpu_nvlink_sent_bytes": self._library.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX,
+            "gpu_nvlink_received_bytes": self._library.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
         }
         asked = [(field, ALL_LINKS) for field in ids.values()]
         found = {}
         for name, field in zip(
             ids, self._read("nvlink", "nvmlDeviceGetFieldValues", asked) or (), strict=False
         ):
-            if field.nvmlReturn == self._nvml.NVML_SUCCESS:
+            if field.nvmlReturn == self._library.NVML_SUCCESS:
                 found[name] = field.value.ullVal * KIB
             else:
-                self.missing[f"nvml.{name}"] = str(self._nvml.NVMLError(field.nvmlReturn))
+                self.missing[f"nvml.{name}"] = str(self._library.NVMLError(field.nvmlReturn))
         return found
 
     def _sample(self) -> dict[str, float]:
@@ -96,35 +79,27 @@ class NvmlCounters(CounterProvider):
 
     def _clocks(self) -> dict[str, float | None]:
         kinds = {
-            "gpu_sm_clock_hz": self._nvml.NVML_CLOCK_SM,
-            "gpu_memory_clock_hz": self._nvml.NVML_CLOCK_MEM,
+            "gpu_sm_clock_hz": self._library.NVML_CLOCK_SM,
+            "gpu_memory_clock_hz": self._library.NVML_CLOCK_MEM,
         }
         read = {name: self._read(name, "nvmlDeviceGetClockInfo", kind) for name, kind in kinds.items()}
-        return {name: None if mhz is None else mhz * MHZ for name, mhz in read.items()}
+        return {name: scaled(mhz, MHZ) for name, mhz in read.items()}
 
     def _pcie(self) -> dict[str, float | None]:
         """NVML's own mean over the last 20 ms, in KB/s."""
         kinds = {
-            "gpu_pcie_sent_bytes_per_s": self._nvml.NVML_PCIE_UTIL_TX_BYTES,
-            "gpu_pcie_received_bytes_per_s": self._nvml.NVML_PCIE_UTIL_RX_BYTES,
+            "gpu_pcie_sent_bytes_per_s": self._library.NVML_PCIE_UTIL_TX_BYTES,
+            "gpu_pcie_received_bytes_per_s": self._library.NVML_PCIE_UTIL_RX_BYTES,
         }
         read = {name: self._read(name, "nvmlDeviceGetPcieThroughput", kind) for name, kind in kinds.items()}
-        return {name: None if rate is None else rate * KB for name, rate in read.items()}
+        return {name: scaled(rate, KB) for name, rate in read.items()}
 
     def _throttled(self) -> dict[str, float]:
         bits = self._read("gpu_throttled_share", "nvmlDeviceGetCurrentClocksThrottleReasons")
         if bits is None:
             return {}
-        held = {reason: bool(bits & getattr(self._nvml, name)) for reason, name in REASONS.items()}
+        held = {reason: bool(bits & getattr(self._library, name)) for reason, name in REASONS.items()}
         return {f"gpu_throttled_share.{reason}": float(on) for reason, on in held.items()}
-
-    def _read(self, reading: str, function: str, *more: Any) -> Any:
-        """None, and the reason in ``missing``, where this GPU or driver does not support the reading."""
-        try:
-            return getattr(self._nvml, function)(self._device, *more)
-        except self._nvml.NVMLError as error:
-            self.missing[f"nvml.{reading}"] = str(error)
-            return None
 
 
 def _physical_index(pynvml: Any) -> int:
