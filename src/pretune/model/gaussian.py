@@ -46,6 +46,12 @@ class Terms:
         return replace(self, experts=(said - (said @ weight)[:, None]) * np.sqrt(weight))
 
 
+def points_only(points: Array) -> Terms:
+    """Rows of which nothing is known but their knobs, ``points`` (n, d)."""
+    nothing = np.zeros((len(points), 1))
+    return Terms(nothing, nothing, points, np.zeros((len(points), 0), np.int32))
+
+
 def likeness(a: Terms, b: Terms) -> Array:
     """(n, m) in 0..1: half by distance of knobs, half by the share of trees that send both to one leaf."""
     near = near_kernel(a.points, b.points)

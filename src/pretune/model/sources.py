@@ -156,6 +156,11 @@ class Sources:
         count = len(self.levels)
         return float(np.sqrt((count * spread + prior**2) / (count + 1)))
 
+    def spread(self) -> float:
+        """Standard deviation of the residuals of a platform's configurations; of several, the median."""
+        spreads = [np.std(list(table.values())) for table in self.measured.values()]
+        return float(np.median(spreads)) if spreads else prior_sd(self.baseline)
+
     def leaves(self, x: Array, trees: int) -> NDArray[np.int32]:
         """(n, at most ``trees``) leaves that rows fall into: of all sources together, else of each."""
         asked = [self.experts[POOLED]] if POOLED in self.experts else list(self.experts.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ from pretune.model.base import Array, Baseline, Prediction, Predictor
 from pretune.model.columns import rows, words
 from pretune.model.feasibility import Feasibility, told_by_neighbours
 from pretune.model.features import Encoder
-from pretune.model.gaussian import SAME, SCALES, Process, Terms, near_kernel
+from pretune.model.gaussian import REST, SAME, SCALES, Process, Terms, near_kernel, points_only
 from pretune.model.need import PEAKS, MemoryNeed
 from pretune.model.outcomes import Outcomes
 from pretune.model.physics import TransformerPhysics
@@ -131,7 +132,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         self.trials_ = own
         good, residual = residuals(own.tail(MAX_TRIALS), self.baseline_)
         x = self.sources_.encoder.matrix(good)
-        said = self.sources_.predict(good, x)
+        self.residual_, said = residual, self.sources_.predict(good, x)
         position = platform_position(own) if len(own) else None
         self.weight_ = agreement(self.sources_.weights(position), said, residual)
         terms = terms_of(good, x, said, self.weight_, self.sources_, self.encoder_)
@@ -168,6 +169,20 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
                 "trials": float(len(self.trials_)),
             },
         )
+
+    def unaided(self, frame: pl.DataFrame, believed: Prediction) -> Prediction:
+        """``believed`` of the rows of ``frame``, as if no source had said how fast they are.
+
+        Physics and the target's own trials remain; what is far from those may lie as far from
+        them as the configurations of a source from each other.
+        """
+        rest = REST[int(np.argmin(np.abs(np.log(REST) - np.log(self.sources_.spread() + 1e-9))))]
+        process = Process(self.process_.level_sd, np.where(SCALES[:, 2] == rest, 0.0, -np.inf))
+        process.fit(points_only(self.process_.terms.points), self.residual_)
+        found, sd = process.predict(points_only(self.encoder_.points(frame)))
+        log_mean = np.nan_to_num(self.baseline_.log_throughput(frame)) + found
+        half = norm_reach() * sd
+        return replace(believed, log_mean=log_mean, low=np.exp(log_mean - half), high=np.exp(log_mean + half))
 
     def _weight_for(self, frame: pl.DataFrame) -> Array:
         """Before the first trial, the candidates themselves say what platform the target is."""
