@@ -176,6 +176,8 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         Physics and the target's own trials remain; what is far from those may lie as far from
         them as the configurations of a source from each other.
         """
+        if not self.sources_.platforms:
+            return believed
         rest = REST[int(np.argmin(np.abs(np.log(REST) - np.log(self.sources_.spread() + 1e-9))))]
         process = Process(self.process_.level_sd, np.where(SCALES[:, 2] == rest, 0.0, -np.inf))
         process.fit(points_only(self.process_.terms.points), self.residual_)

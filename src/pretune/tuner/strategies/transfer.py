@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # a trial that fails costs as much of the budget as one that runs: rows with less than this
 # share of the best chance to run are left for last, however much they promise
 LEAST_CHANCE = 0.5
-PATIENCE = 2  # trials without a gain, after which one looks where the sources do not
+PATIENCE = 1  # trials without a gain, after which one looks where the sources do not
 GAIN = 0.02  # of log throughput, that counts as one
 
 
