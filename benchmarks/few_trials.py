@@ -54,7 +54,8 @@ def played(suite: str, seeds: int, jobs: int, others: bool) -> list[Run]:
         }
         command = [sys.executable, str(shared_folder() / "bench" / "suite.py"), suite, "--"]
         command += [word for option in options.items() for word in option]
-        environment = os.environ | {"PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
+        paths = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+        environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         runs = [json.loads(line) for line in traces.read_text().splitlines()]
     for run in runs:
