@@ -83,6 +83,25 @@ def test_trials_turn_the_weight_away_from_sources_that_mislead() -> None:
     assert after.provenance[PHYSICS] > 0.6
 
 
+def test_unaided_it_heeds_no_ranking_of_the_sources_but_the_trials() -> None:
+    rows, own, ran = (
+        candidates("half"),
+        trials("half", 6),
+        trials("gigabit", 60).filter(pl.col("status") == "ok"),
+    )
+    expected = []
+    for known in (ran, reversed_ranking(ran)):
+        surrogate = TransferSurrogate("half", NoPhysics()).fit(pl.concat([known, own], how="diagonal"))
+        believed = surrogate.predict(rows)
+        expected.append((believed.log_mean, surrogate.unaided(rows, believed).log_mean))
+    (told, alone), (lied_to, still_alone) = expected
+    assert np.abs(told - lied_to).max() > 0.1
+    assert alone == pytest.approx(still_alone)
+    assert np.ptp(alone) > 0.1
+    without = TransferSurrogate("half", NoPhysics()).fit(own)
+    assert without.unaided(rows, believed) is believed
+
+
 def test_a_source_like_the_target_weighs_more() -> None:
     weights = TransferSurrogate("slow").fit(history("slow")).predict(candidates("slow")).provenance
     assert weights["gigabit"] > 3 * max(weights["loopback"], weights["half"])
@@ -204,6 +223,6 @@ def test_a_suggestion_takes_little_time() -> None:
     begun = time.process_time()
     surrogate = TransferSurrogate("slow").fit(known)
     fitted = time.process_time()
-    surrogate.predict(many)
+    surrogate.unaided(many, surrogate.predict(many))
     assert fitted - begun < 3.0
     assert time.process_time() - fitted < 1.0

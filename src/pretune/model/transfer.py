@@ -17,7 +17,7 @@ from pretune.model.base import Array, Baseline, Prediction, Predictor
 from pretune.model.columns import rows, words
 from pretune.model.feasibility import Feasibility, told_by_neighbours
 from pretune.model.features import Encoder
-from pretune.model.gaussian import REST, SAME, SCALES, Process, Terms, near_kernel, points_only
+from pretune.model.gaussian import SAME, SCALES, Process, Terms, near_kernel, one_rest, points_only
 from pretune.model.need import PEAKS, MemoryNeed
 from pretune.model.outcomes import Outcomes
 from pretune.model.physics import TransformerPhysics
@@ -178,8 +178,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         """
         if not self.sources_.platforms:
             return believed
-        rest = REST[int(np.argmin(np.abs(np.log(REST) - np.log(self.sources_.spread() + 1e-9))))]
-        process = Process(self.process_.level_sd, np.where(SCALES[:, 2] == rest, 0.0, -np.inf))
+        process = Process(self.process_.level_sd, one_rest(self.sources_.spread()))
         process.fit(points_only(self.process_.terms.points), self.residual_)
         found, sd = process.predict(points_only(self.encoder_.points(frame)))
         log_mean = np.nan_to_num(self.baseline_.log_throughput(frame)) + found
