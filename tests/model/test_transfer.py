@@ -216,6 +216,21 @@ def test_telling_a_trial_does_not_learn_the_sources_again() -> None:
     )
 
 
+def test_other_rows_and_other_sources_are_not_taken_for_those_of_the_last_question() -> None:
+    rows, known = candidates("slow"), history("slow")
+    surrogate = TransferSurrogate("slow").fit(known)
+    surrogate.predict(rows)
+    other = rows.reverse()
+    assert np.array_equal(
+        surrogate.predict(other).log_mean, TransferSurrogate("slow").fit(known).predict(other).log_mean
+    )
+    fewer = history("slow", 30)
+    assert np.array_equal(
+        surrogate.fit(fewer).predict(other).log_mean,
+        TransferSurrogate("slow").fit(fewer).predict(other).log_mean,
+    )
+
+
 def test_a_suggestion_takes_little_time() -> None:
     """5,000 candidates, 400 trials; processor time, since other work may share the machine."""
     known = pl.concat([trials(name, 100) for name in PLATFORMS if name != "slow"], how="diagonal")

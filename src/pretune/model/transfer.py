@@ -54,6 +54,8 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
     without physics (:class:`~pretune.model.NoPhysics`), experts and process.
     """
 
+    _asked: tuple[pl.DataFrame, Array] | None = None  # rows, and what the sources said of them
+
     def __init__(self, target: str, baseline: Baseline | None = None, seed: int = 0) -> None:
         self.target = target
         self.baseline = baseline
@@ -87,6 +89,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
 
     def _fit_sources(self, others: pl.DataFrame) -> None:
         self.sources_ = Sources(self.baseline_, self.seed).fit(others)
+        self._asked = None
         x = self.sources_.encoder.matrix(others)
         self.source_need_ = MemoryNeed(self.baseline_, self.seed).fit(others, x)
         self.source_feasibility_ = Feasibility(self.source_need_.sd_, self.seed).fit(
@@ -149,7 +152,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
     def predict(self, frame: pl.DataFrame) -> Prediction:
         """Predict configurations of the target. Reads only the columns known before a trial."""
         base, x = self.baseline_.log_throughput(frame), self.sources_.encoder.matrix(frame)
-        said = self.sources_.predict(frame, x)
+        said = self._said(frame, x)
         weight = self._weight_for(frame)
         terms = terms_of(frame, x, said, weight, self.sources_, self.encoder_)
         found, sd = self.process_.predict(terms)
@@ -184,6 +187,15 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         log_mean = np.nan_to_num(self.baseline_.log_throughput(frame)) + found
         half = norm_reach() * sd
         return replace(believed, log_mean=log_mean, low=np.exp(log_mean - half), high=np.exp(log_mean + half))
+
+    def _said(self, frame: pl.DataFrame, x: Array) -> Array:
+        """(n, s) by the sources: the same after every trial of a search, which asks of the same rows."""
+        if self._asked is None or not self._asked[0].equals(frame):
+            self._asked = (
+                frame.clone(),
+                self.sources_.predict(frame, x),
+            )  # a clone stays when rows are changed
+        return self._asked[1]
 
     def _weight_for(self, frame: pl.DataFrame) -> Array:
         """Before the first trial, the candidates themselves say what platform the target is."""
