@@ -1,12 +1,13 @@
 """Few-trial tuning on other people's fully measured tables: pretune against what could be installed instead.
 
-    python benchmarks/few_trials.py [SUITE ...] [--json] [--seeds 10] [--jobs 2]
+    python benchmarks/few_trials.py [SUITE ...] [--json] [--seeds 10] [--jobs 2] [--play all|ours|none]
 
 Runs the named suites of ``PRETUNE_SHARED/bench`` (see PROTOCOL.md there): every table is the
 target once, the others are history. Reports, per suite and method, the mean fraction of the best
 throughput after k trials and its area over log2(k), pretune against the best other method with a
-bootstrap interval over tasks and seeds, and every task's area. The picks, as row numbers of
-the tables, are kept in results/few_trials.parquet.
+bootstrap interval over tasks and seeds, and every task's area; then all suites together, and the tasks
+where the sources' best in order does better. The picks, as row numbers of the tables, are kept in
+results/few_trials.parquet: with ``--play ours`` those of the other methods stand, with ``--play none`` all.
 """
 
 from __future__ import annotations
@@ -33,24 +34,28 @@ OURS = "pretune"
 OTHERS = ("random", "source-order", "xgb-cold", "xgb-warm", "xgb-margin", "proto-leaf")
 SHOWN_AT = (1, 2, 4, 8, 16)
 COMPARED_AT = (4, 8, 16)
+FLOOR = "source-order"  # no task is to be worse by more than BELOW in area
+BELOW = 0.02
+FEW_TASKS = 6  # of a suite, to print each alone
 
 Run = dict[str, Any]
 
 
-def played(suite: str, seeds: int, jobs: int) -> list[Run]:
-    """Every method's picks and fractions on the suite's tasks."""
+def played(suite: str, seeds: int, jobs: int, others: bool) -> list[Run]:
+    """Our picks and fractions on the suite's tasks, and, if asked for, those of the other methods."""
     with tempfile.TemporaryDirectory() as folder:
         traces = Path(folder) / "traces"
         options = {
             "--seeds": str(seeds),
             "--jobs": str(jobs),
-            "--methods": ",".join(OTHERS),
+            "--methods": ",".join([*(OTHERS if others else ()), OURS]),
             "--add": f"{OURS}=peer:PretunePeer",
             "--traces": str(traces),
         }
         command = [sys.executable, str(shared_folder() / "bench" / "suite.py"), suite, "--"]
         command += [word for option in options.items() for word in option]
-        environment = os.environ | {"PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
+        paths = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+        environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         runs = [json.loads(line) for line in traces.read_text().splitlines()]
     for run in runs:
@@ -67,17 +72,30 @@ def played(suite: str, seeds: int, jobs: int) -> list[Run]:
 
 
 def summarised(runs: list[Run]) -> dict[str, Any]:
-    """One suite's figures."""
+    """Figures of one suite, or of several together."""
     bench = harness()
+    suites = sorted({run["suite"] for run in runs})
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         groups[run["method"]].append(run)
     areas = {name: mean(bench.area(run["fractions"]) for run in group) for name, group in groups.items()}
     rival = max((name for name in groups if name != OURS), key=lambda name: areas[name])
-    traces = {name: {(run["task"], run["seed"]): run for run in group} for name, group in groups.items()}
-    tasks = sorted({run["task"] for run in runs})
+    traces = {name: {(task_of(run), run["seed"]): run for run in group} for name, group in groups.items()}
+    tasks = sorted({task_of(run) for run in runs})
+    by_task = {
+        task: {
+            name: mean(bench.area(run["fractions"]) for run in group if task_of(run) == task)
+            for name, group in groups.items()
+        }
+        for task in tasks
+    }
+    below = {
+        task: round(area[OURS] - area[FLOOR], 4)
+        for task, area in by_task.items()
+        if area[OURS] < area[FLOOR] - BELOW
+    }
     return {
-        "suite": runs[0]["suite"],
+        "suite": suites[0] if len(suites) == 1 else f"all {len(suites)} suites",
         "methods": {
             name: {"area": areas[name]}
             | {f"after_{k}": mean(bench.at_budget(run, k) for run in group) for k in SHOWN_AT}
@@ -85,14 +103,14 @@ def summarised(runs: list[Run]) -> dict[str, Any]:
         },
         "rival": rival,
         "ahead_of_rival": bench.paired(traces, OURS, rival, list(COMPARED_AT)),
-        "tasks": {
-            task: {
-                name: mean(bench.area(run["fractions"]) for run in group if run["task"] == task)
-                for name, group in groups.items()
-            }
-            for task in tasks
-        },
+        "tasks": by_task,
+        f"below_{FLOOR}": dict(sorted(below.items(), key=lambda item: item[1])),
     }
+
+
+def task_of(run: Run) -> str:
+    """Two suites may have a task of one name."""
+    return f"{run['suite']}: {run['task']}"
 
 
 def mean(values: Any) -> float:
@@ -123,6 +141,21 @@ def shown(summary: dict[str, Any]) -> Table:
     return table
 
 
+def shown_tasks(summary: dict[str, Any]) -> Table:
+    """The area of each task alone, where they are few; else of those that are below the floor."""
+    below = summary[f"below_{FLOOR}"]
+    tasks = summary["tasks"] if len(summary["tasks"]) <= FEW_TASKS else below
+    title = (
+        f"{summary['suite']}: {len(below)} of {len(summary['tasks'])} tasks more than {BELOW} below {FLOOR}"
+    )
+    methods = list(dict.fromkeys((OURS, FLOOR, summary["rival"])))
+    table = Table("task", *methods, title=title)
+    for task in tasks:
+        area = summary["tasks"][task]
+        table.add_row(task, *(f"{area[name]:.3f}" for name in methods))
+    return table
+
+
 def main() -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
@@ -130,6 +163,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--play", choices=("all", "ours", "none"), default="all")
     arguments = parser.parse_args()
     harness()
     import suite  # type: ignore[import-not-found]
@@ -137,14 +171,20 @@ def main() -> int:
     summaries = []
     kept = pl.read_parquet(RESULTS).to_dicts() if RESULTS.exists() else []
     for name in arguments.suites or list(suite.SUITES):
-        runs = played(name, arguments.seeds, arguments.jobs)
-        kept = [run for run in kept if run["suite"] != name] + runs
-        pl.DataFrame(kept).write_parquet(RESULTS, compression="zstd", compression_level=19)
-        summaries.append(summarised(runs))
-        if not arguments.json:
-            Console(width=110).print(shown(summaries[-1]))
+        if arguments.play != "none":
+            runs = played(name, arguments.seeds, arguments.jobs, others=arguments.play == "all")
+            renewed = {run["method"] for run in runs}
+            kept = [run for run in kept if run["suite"] != name or run["method"] not in renewed] + runs
+            pl.DataFrame(kept).write_parquet(RESULTS, compression="zstd", compression_level=19)
+        summaries.append(summarised([run for run in kept if run["suite"] == name]))
+    if len(summaries) > 1:
+        names = {summary["suite"] for summary in summaries}
+        summaries.append(summarised([run for run in kept if run["suite"] in names]))
     if arguments.json:
         print(json.dumps(summaries))
+        return 0
+    for summary in summaries:
+        Console(width=110).print(shown(summary), shown_tasks(summary))
     return 0
 
 

@@ -19,7 +19,7 @@ from base import Peer  # type: ignore[import-not-found]
 from table import Table, Task  # type: ignore[import-not-found]
 
 from pretune.model import NoPhysics, TransferSurrogate, TransformerPhysics
-from pretune.tuner.strategies.transfer import most_promising
+from pretune.tuner.strategies.transfer import next_row
 
 KNOBS = {"attention_impl": "attention"}
 SHAPE = {
@@ -55,7 +55,7 @@ class PretunePeer(Peer):  # type: ignore[misc]
         own = measured(self.target[self.tried], np.array(told))
         trials = pl.concat([self.history, own], how="diagonal_relaxed")
         believed = self.surrogate.fit(trials).predict(self.target)
-        return most_promising(believed, self.open, max(told, default=np.nan, key=np.nan_to_num))
+        return next_row(self.surrogate, self.target, believed, self.open, np.array(told))
 
 
 def measured(rows: pl.DataFrame, log_throughput: np.ndarray) -> pl.DataFrame:

@@ -83,6 +83,25 @@ def test_trials_turn_the_weight_away_from_sources_that_mislead() -> None:
     assert after.provenance[PHYSICS] > 0.6
 
 
+def test_unaided_it_heeds_no_ranking_of_the_sources_but_the_trials() -> None:
+    rows, own, ran = (
+        candidates("half"),
+        trials("half", 6),
+        trials("gigabit", 60).filter(pl.col("status") == "ok"),
+    )
+    expected = []
+    for known in (ran, reversed_ranking(ran)):
+        surrogate = TransferSurrogate("half", NoPhysics()).fit(pl.concat([known, own], how="diagonal"))
+        believed = surrogate.predict(rows)
+        expected.append((believed.log_mean, surrogate.unaided(rows, believed).log_mean))
+    (told, alone), (lied_to, still_alone) = expected
+    assert np.abs(told - lied_to).max() > 0.1
+    assert alone == pytest.approx(still_alone)
+    assert np.ptp(alone) > 0.1
+    without = TransferSurrogate("half", NoPhysics()).fit(own)
+    assert without.unaided(rows, believed) is believed
+
+
 def test_a_source_like_the_target_weighs_more() -> None:
     weights = TransferSurrogate("slow").fit(history("slow")).predict(candidates("slow")).provenance
     assert weights["gigabit"] > 3 * max(weights["loopback"], weights["half"])
@@ -197,6 +216,21 @@ def test_telling_a_trial_does_not_learn_the_sources_again() -> None:
     )
 
 
+def test_other_rows_and_other_sources_are_not_taken_for_those_of_the_last_question() -> None:
+    rows, known = candidates("slow"), history("slow")
+    surrogate = TransferSurrogate("slow").fit(known)
+    surrogate.predict(rows)
+    other = rows.reverse()
+    assert np.array_equal(
+        surrogate.predict(other).log_mean, TransferSurrogate("slow").fit(known).predict(other).log_mean
+    )
+    fewer = history("slow", 30)
+    assert np.array_equal(
+        surrogate.fit(fewer).predict(other).log_mean,
+        TransferSurrogate("slow").fit(fewer).predict(other).log_mean,
+    )
+
+
 def test_a_suggestion_takes_little_time() -> None:
     """5,000 candidates, 400 trials; processor time, since other work may share the machine."""
     known = pl.concat([trials(name, 100) for name in PLATFORMS if name != "slow"], how="diagonal")
@@ -204,6 +238,6 @@ def test_a_suggestion_takes_little_time() -> None:
     begun = time.process_time()
     surrogate = TransferSurrogate("slow").fit(known)
     fitted = time.process_time()
-    surrogate.predict(many)
+    surrogate.unaided(many, surrogate.predict(many))
     assert fitted - begun < 3.0
     assert time.process_time() - fitted < 1.0

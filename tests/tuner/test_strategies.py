@@ -10,6 +10,7 @@ from pretune.datasets import TrialStore
 from pretune.errors import InputError
 from pretune.tuner.space import Space
 from pretune.tuner.strategies import STRATEGIES, strategy
+from pretune.tuner.strategies.transfer import stalled
 from pretune.tuner.tuner import Tuner
 
 
@@ -127,3 +128,18 @@ def test_transfer_beats_random_and_needs_its_history(candidates, sources, outcom
     assert transfer > 0.97
     assert transfer > chance + 0.05
     assert transfer > without + 0.02
+
+
+def doubts(told):
+    """How many trials had been told whenever the next one was chosen without the sources."""
+    return [k for k in range(len(told) + 1) if stalled(np.array(told[:k], dtype=np.float64))]
+
+
+def test_a_search_that_gains_never_doubts_its_sources():
+    assert doubts([0.0, 0.1, 0.2, 0.3, 0.4, 0.5]) == []
+    assert doubts([np.nan] * 6) == []
+
+
+def test_patience_doubles_while_nothing_is_gained_and_starts_anew_after_a_gain():
+    assert doubts([1.0, *[0.9, np.nan, 1.01, 1.0] * 4]) == [2, 5, 10]
+    assert doubts([-5.0, -5.1, -5.2, -3.0, -3.1, -3.2, -3.0]) == [2, 5]

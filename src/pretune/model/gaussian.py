@@ -46,6 +46,18 @@ class Terms:
         return replace(self, experts=(said - (said @ weight)[:, None]) * np.sqrt(weight))
 
 
+def points_only(points: Array) -> Terms:
+    """Rows of which nothing is known but their knobs, ``points`` (n, d)."""
+    nothing = np.zeros((len(points), 1))
+    return Terms(nothing, nothing, points, np.zeros((len(points), 0), np.int32))
+
+
+def one_rest(sd: float) -> Array:
+    """(g,) log prior that leaves one scale of the rest, the nearest to ``sd``; for :func:`points_only`."""
+    gap = np.abs(np.log(SCALES[:, 2]) - np.log(max(sd, 1e-9)))
+    return np.where(np.arange(len(SCALES)) == np.argmin(gap), 0.0, -np.inf)
+
+
 def likeness(a: Terms, b: Terms) -> Array:
     """(n, m) in 0..1: half by distance of knobs, half by the share of trees that send both to one leaf."""
     near = near_kernel(a.points, b.points)

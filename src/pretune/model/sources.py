@@ -151,6 +151,11 @@ class Sources:
         share = 1 - PHYSICS_SHARE - sum(pooled)
         return np.array([*(share * weight / weight.sum()), *pooled, PHYSICS_SHARE])
 
+    def spread(self) -> float:
+        """Standard deviation of the residuals of a platform's configurations; of several, the median."""
+        spreads = [np.std(list(table.values())) for table in self.measured.values()]
+        return float(np.median(spreads)) if spreads else prior_sd(self.baseline)
+
     def level_sd(self, weight: Array) -> float:
         """How far a new platform's level lies from what the experts expect, by how theirs differ."""
         prior = prior_sd(self.baseline)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ from pretune.model.base import Array, Baseline, Prediction, Predictor
 from pretune.model.columns import rows, words
 from pretune.model.feasibility import Feasibility, told_by_neighbours
 from pretune.model.features import Encoder
-from pretune.model.gaussian import SAME, SCALES, Process, Terms, near_kernel
+from pretune.model.gaussian import SAME, SCALES, Process, Terms, near_kernel, one_rest, points_only
 from pretune.model.need import PEAKS, MemoryNeed
 from pretune.model.outcomes import Outcomes
 from pretune.model.physics import TransformerPhysics
@@ -55,6 +56,8 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
     without physics (:class:`~pretune.model.NoPhysics`), experts and process.
     """
 
+    _asked: tuple[pl.DataFrame, Array] | None = None  # rows, and what the sources said of them
+
     def __init__(self, target: str, baseline: Baseline | None = None, seed: int = 0) -> None:
         self.target = target
         self.baseline = baseline
@@ -89,6 +92,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
 
     def _fit_sources(self, others: pl.DataFrame) -> None:
         self.sources_ = Sources(self.baseline_, self.seed).fit(others)
+        self._asked = None
         x = self.sources_.encoder.matrix(others)
         self.source_need_ = MemoryNeed(self.baseline_, self.seed).fit(others, x)
         self.source_feasibility_ = Feasibility(self.source_need_.sd_, self.seed).fit(
@@ -134,7 +138,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         self.trials_ = own
         good, residual = residuals(own.tail(MAX_TRIALS), self.baseline_)
         x = self.sources_.encoder.matrix(good)
-        said = self.sources_.predict(good, x)
+        self.residual_, said = residual, self.sources_.predict(good, x)
         position = platform_position(own) if len(own) else None
         self.weight_ = agreement(self.sources_.weights(position), said, residual)
         terms = terms_of(good, x, said, self.weight_, self.sources_, self.encoder_)
@@ -153,7 +157,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         """Predict configurations of the target. Reads only the columns known before a trial."""
         check_is_fitted(self)
         base, x = self.baseline_.log_throughput(frame), self.sources_.encoder.matrix(frame)
-        said = self.sources_.predict(frame, x)
+        said = self._said(frame, x)
         weight = self._weight_for(frame)
         terms = terms_of(frame, x, said, weight, self.sources_, self.encoder_)
         found, sd = self.process_.predict(terms)
@@ -173,6 +177,30 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
                 "trials": float(len(self.trials_)),
             },
         )
+
+    def unaided(self, frame: pl.DataFrame, believed: Prediction) -> Prediction:
+        """``believed`` of the rows of ``frame``, as if no source had said how fast they are.
+
+        Physics and the target's own trials remain; what is far from those may lie as far from
+        them as the configurations of a source from each other.
+        """
+        if not self.sources_.platforms:
+            return believed
+        process = Process(self.process_.level_sd, one_rest(self.sources_.spread()))
+        process.fit(points_only(self.process_.terms.points), self.residual_)
+        found, sd = process.predict(points_only(self.encoder_.points(frame)))
+        log_mean = np.nan_to_num(self.baseline_.log_throughput(frame)) + found
+        half = norm_reach() * sd
+        return replace(believed, log_mean=log_mean, low=np.exp(log_mean - half), high=np.exp(log_mean + half))
+
+    def _said(self, frame: pl.DataFrame, x: Array) -> Array:
+        """(n, s) by the sources: the same after every trial of a search, which asks of the same rows."""
+        if self._asked is None or not self._asked[0].equals(frame):
+            self._asked = (
+                frame.clone(),
+                self.sources_.predict(frame, x),
+            )  # a clone stays when rows are changed
+        return self._asked[1]
 
     def _weight_for(self, frame: pl.DataFrame) -> Array:
         """Before the first trial, the candidates themselves say what platform the target is."""

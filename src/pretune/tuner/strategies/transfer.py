@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -12,16 +14,23 @@ from pretune.datasets.trial import Trial
 from pretune.model.base import INTERVAL, Array, Prediction, Predictor
 from pretune.tuner.strategies.base import Strategy
 
+if TYPE_CHECKING:
+    from pretune.model import TransferSurrogate
+
 # a trial that fails costs as much of the budget as one that runs: rows with less than this
 # share of the best chance to run are left for last, however much they promise
 LEAST_CHANCE = 0.5
+PATIENCE = 1  # trials without a gain, after which one looks where the sources do not
+GAIN = 0.02  # of log throughput, that counts as one
 
 
 class TransferStrategy(Strategy):
     """Fits :class:`~pretune.model.TransferSurrogate` on history and trials, again after each tell.
 
     Until a trial ran, the highest mean x chance to run is chosen: the first trial is to be
-    a good one, since no trial is there to improve on.
+    a good one, since no trial is there to improve on. Where trials bring nothing, the sources
+    may be wrong about what is fast here, and never find it out among what they call fast: one
+    trial is chosen without them (:func:`stalled`).
     """
 
     def __init__(self, candidates: pl.DataFrame, history: pl.DataFrame, seed: int = 0) -> None:
@@ -37,8 +46,8 @@ class TransferStrategy(Strategy):
         self._prediction = None
 
     def choose(self) -> int:
-        ran = [trial.tokens_per_s_per_device for trial in self.told if trial.tokens_per_s_per_device]
-        return most_promising(self.predict(), self.open, float(np.log(max(ran))) if ran else np.nan)
+        speeds = [trial.tokens_per_s_per_device or np.nan for trial in self.told]
+        return next_row(self._surrogate, self.candidates, self.predict(), self.open, np.log(speeds))
 
     def predict(self) -> Prediction:
         if self._prediction is None:
@@ -50,6 +59,35 @@ class TransferStrategy(Strategy):
     def fitted(self) -> Predictor:
         self.predict()  # a resumed session may have told everything and asked nothing
         return self._surrogate
+
+
+def next_row(
+    surrogate: TransferSurrogate,
+    candidates: pl.DataFrame,
+    believed: Prediction,
+    open_: NDArray[np.bool_],
+    told: Array,
+) -> int:
+    """The open row to try after (k,) trials with logs of throughput ``told``, NaN where one failed."""
+    if stalled(told):
+        believed = surrogate.unaided(candidates, believed)
+    return most_promising(believed, open_, float(np.fmax.reduce(told, initial=np.nan)))
+
+
+def stalled(told: Array) -> bool:
+    """Whether the trials, (k,) logs of throughput, brought nothing for so long that the sources are in doubt.
+
+    The patience is spent by a trial without them, and doubles when that brought nothing either: good
+    sources lose about log2(k) of k trials to the doubt.
+    """
+    best, idle, patience = np.nan, 0, PATIENCE
+    for value in told:
+        doubted = idle >= patience
+        gained = bool(np.isnan(best) or value > best + GAIN)
+        patience = PATIENCE if gained else 2 * patience if doubted else patience
+        idle = 0 if gained or doubted else idle + 1
+        best = np.fmax(best, value)
+    return idle >= patience
 
 
 def most_promising(believed: Prediction, open_: NDArray[np.bool_], log_best: float) -> int:
