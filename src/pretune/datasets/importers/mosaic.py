@@ -105,7 +105,7 @@ def _stated(row: Row) -> tuple[dict[str, Any] | str, list[str]]:
 
 
 def _shape(name: str, parameters: int | None, length: int) -> dict[str, Any] | str:
-    """The model of that name, its learned positions as many as the sequence; refused if the row counts others."""
+    """The model of that name, with a learned position for each token; else why its parameters are others."""
     if name not in _SHAPES:
         return f"Model: {name!r} has no known shape; known: {', '.join(_SHAPES)}"
     layers, hidden, heads = _SHAPES[name]
