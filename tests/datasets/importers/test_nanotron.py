@@ -74,6 +74,18 @@ def test_a_file_cut_anywhere_gives_no_run_that_the_whole_one_has_not(name, tmp_p
             assert isinstance(run, SetAside) or whole[run.key] == run.values
 
 
+@pytest.mark.parametrize(
+    ("was", "put", "column"),
+    [(b",8,1,1,1,1,All", b",0,1,1,1,1,All", "dp"), (b",1,25,True", b",1,x,True", "ddp_bucket_cap_mb")],
+)
+def test_a_figure_that_none_can_be_costs_its_line(was, put, column, tmp_path):
+    path = tmp_path / "bench.csv"
+    path.write_bytes(GOLDEN.read_bytes().replace(was, put, 1))
+    first, *rest = Nanotron().read(path)
+    assert isinstance(first, SetAside)
+    assert (first.line, first.reason.split(":")[0], len(rest)) == (2, column, 3)
+
+
 def test_another_csv_is_refused(written):
     with pytest.raises(InputError, match="has no column 'tok/s/gpu'"):
         written(Nanotron(), "job_id,name\n1,a\n")

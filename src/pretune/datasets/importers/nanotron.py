@@ -50,6 +50,18 @@ _UNITS = {
     "peak_memory_allocated_bytes": "GiB",
     "peak_memory_reserved_bytes": "GiB",
 }
+_COUNTS = (
+    *(f"knob.{name}" for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "accumulation")),
+    *(f"model.{name}" for name in ("layers", "hidden_size", "heads", "kv_heads", "vocabulary")),
+    *("workload.sequence_length", "workload.global_batch_sequences", "platform.nodes"),
+)
+_MOST = 2**30  # of anything that is counted; products of counts stay whole numbers
+_KINDS = {  # of the knobs that are nanotron's own, which have no declared type
+    "knob.tp_async_comm": bool,
+    "knob.accumulate_grad_in_fp32": bool,
+    "knob.ddp_bucket_cap_mb": int,
+    "knob.pp_engine": str,
+}
 _NEEDED = ("tokens_per_s_per_device", "knob.dp", "knob.tp", "knob.pp", "workload.sequence_length")
 _KEY = ["job_id", "name", "model_name", "seq_len", "mbs", "batch_accum", "tok/s/gpu"]
 _PRECISIONS = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
@@ -76,6 +88,13 @@ class Nanotron(Table):
                 yield found
                 continue
             values, notes = dict(found.values), list(found.notes)
+            wrong = [name for name in _COUNTS if not 1 <= values.get(name, 1) < _MOST]
+            wrong += [name for name, kind in _KINDS.items() if not isinstance(values.get(name, kind()), kind)]
+            wrong += ["knob.dp"] if _devices(values) >= _MOST else []
+            if wrong:
+                reason = f"{_NAMES[wrong[0]][0]}: {values[wrong[0]]!r} is no such figure; mend the line"
+                yield SetAside(str(path), found.line, reason)
+                continue
             _layout(values)
             notes += _batch(values) + _shape(values)
             yield replace(found, values=values, notes=notes)
@@ -113,10 +132,14 @@ def _with_last(found: Iterator[Run | SetAside]) -> Iterator[tuple[Run | SetAside
         yield before, True
 
 
+def _devices(values: dict[str, Any]) -> int:
+    """The product of the degrees; experts share the devices of the others."""
+    return math.prod(values.get(f"knob.{name}", 1) for name in ("dp", "tp", "pp", "cp"))
+
+
 def _layout(values: dict[str, Any]) -> None:
-    """The number of devices is the product of the degrees; experts share those of the others."""
-    devices = math.prod(values.get(f"knob.{name}", 1) for name in ("dp", "tp", "pp", "cp"))
-    values["platform.devices"] = devices
+    """Devices by node, and nanotron's words for the layout in the store's."""
+    devices = values["platform.devices"] = _devices(values)
     nodes = values.pop("platform.nodes", None)
     if nodes and devices % nodes == 0:
         values["platform.devices_per_node"] = devices // nodes
@@ -132,9 +155,9 @@ def _layout(values: dict[str, Any]) -> None:
 
 def _batch(values: dict[str, Any]) -> list[str]:
     """``gbs`` counts sequences; in some versions tokens, which shows beside micro batch and accumulation."""
-    told, length = values.get("workload.global_batch_sequences"), values["workload.sequence_length"]
+    told, length = values.get("workload.global_batch_sequences"), values.get("workload.sequence_length")
     sequences = math.prod(values.get(f"knob.{name}", 0) for name in ("micro_batch", "accumulation", "dp"))
-    if not told or told != sequences * length:
+    if not told or not length or told != sequences * length:
         return []
     values["workload.global_batch_sequences"] = told // length
     return ["gbs counts tokens, by micro batch, accumulation and dp beside it"] if length > 1 else []
