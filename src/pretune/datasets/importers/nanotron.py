@@ -90,7 +90,7 @@ class Nanotron(Table):
             values, notes = dict(found.values), list(found.notes)
             wrong = [name for name in _COUNTS if not 1 <= values.get(name, 1) < _MOST]
             wrong += [name for name, kind in _KINDS.items() if not isinstance(values.get(name, kind()), kind)]
-            wrong += ["knob.dp"] if _devices(values) >= _MOST else []
+            wrong += ["knob.dp"] if max(_devices(values), _sequences(values)) >= _MOST else []
             if wrong:
                 reason = f"{_NAMES[wrong[0]][0]}: {values[wrong[0]]!r} is no such figure; mend the line"
                 yield SetAside(str(path), found.line, reason)
@@ -137,6 +137,11 @@ def _devices(values: dict[str, Any]) -> int:
     return math.prod(values.get(f"knob.{name}", 1) for name in ("dp", "tp", "pp", "cp"))
 
 
+def _sequences(values: dict[str, Any]) -> int:
+    """The global batch; 0 where a factor is not stated."""
+    return math.prod(values.get(f"knob.{name}", 0) for name in ("micro_batch", "accumulation", "dp"))
+
+
 def _layout(values: dict[str, Any]) -> None:
     """Devices by node, and nanotron's words for the layout in the store's."""
     devices = values["platform.devices"] = _devices(values)
@@ -156,8 +161,7 @@ def _layout(values: dict[str, Any]) -> None:
 def _batch(values: dict[str, Any]) -> list[str]:
     """``gbs`` counts sequences; in some versions tokens, which shows beside micro batch and accumulation."""
     told, length = values.get("workload.global_batch_sequences"), values.get("workload.sequence_length")
-    sequences = math.prod(values.get(f"knob.{name}", 0) for name in ("micro_batch", "accumulation", "dp"))
-    if not told or not length or told != sequences * length:
+    if not told or not length or told != _sequences(values) * length:
         return []
     values["workload.global_batch_sequences"] = told // length
     return ["gbs counts tokens, by micro batch, accumulation and dp beside it"] if length > 1 else []
