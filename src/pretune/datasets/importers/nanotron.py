@@ -204,4 +204,4 @@ def _feed_forward(values: dict[str, Any], total: str) -> int | None:
     each = 3 * hidden * layers  # parameters per unit of the feed-forward size
     low, high = ((digits + side * unit / 2) * scale - rest for side in (-1, 1))
     found = [256 * n for n in range(max(1, -int(-low // (256 * each))), int(high // (256 * each)) + 1)]
-    return found[0] if len(found) == 1 else None
+    return found[0] if len(found) == 1 and found[0] < _MOST else None
