@@ -203,5 +203,5 @@ def _feed_forward(values: dict[str, Any], total: str) -> int | None:
     rest = layers * (attention + 2 * hidden) + hidden + vocabulary * hidden * (1 if tied else 2)
     each = 3 * hidden * layers  # parameters per unit of the feed-forward size
     low, high = ((digits + side * unit / 2) * scale - rest for side in (-1, 1))
-    found = [256 * n for n in range(max(1, -int(-low // (256 * each))), int(high // (256 * each)) + 1)]
-    return found[0] if len(found) == 1 and found[0] < _MOST else None
+    first, last = math.ceil(max(low / each / 256, 1)), math.floor(high / each / 256)
+    return 256 * first if first == last < _MOST else None
