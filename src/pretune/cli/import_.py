@@ -22,7 +22,9 @@ def import_(
             help=f"One of {', '.join(FORMATS)}.",
         ),
     ],
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files, or folders of them.")],
+    paths: Annotated[
+        list[str], typer.Argument(metavar="PATH...", help="Files, folders of them, or a tracking URI.")
+    ],
     store: Annotated[str, typer.Option(help="Where the trials go: a folder, or any fsspec URL.")],
     platform: Annotated[Path | None, typer.Option(help="Where it ran, where the log does not say.")] = None,
     mapping: Annotated[
@@ -35,14 +37,13 @@ def import_(
     from pretune.datasets.importers.account import import_files
     from pretune.datasets.importers.complete import Given
     from pretune.datasets.importers.mapping import Mapping
-    from pretune.datasets.importers.table import Table
     from pretune.datasets.platform import Platform
     from pretune.datasets.store import TrialStore
 
     kind = importer(format)
     told = Mapping.from_yaml(mapping) if mapping else None
     given = Given(Platform.from_yaml(platform) if platform else None, dict(told.constants) if told else {})
-    reader = kind(told if told and told.columns else None) if kind is Table else kind()
+    reader = kind(told if told and told.columns else None) if kind.maps else kind()  # type: ignore[call-arg]
     account = import_files(
         reader, paths, given, TrialStore(store), lambda path: print(f"reading {path}", file=sys.stderr)
     )

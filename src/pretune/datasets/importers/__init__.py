@@ -16,9 +16,12 @@ FORMATS = {
     "deepspeed-autotuning": "deepspeed_autotuning:DeepSpeedAutotuning",
     "megatron": "megatron:MegatronLog",
     "megatron-bridge": "megatron_bridge:MegatronBridgeTable",
+    "mlflow": "mlflow_runs:MLflowRuns",
     "mlperf": "mllog:MLLog",
     "nemo": "nemo:NeMoLog",
     "torchtitan": "torchtitan:TorchTitanLog",
+    "trainer": "trainer_state:TrainerState",
+    "wandb": "wandb:WandbExport",
 }
 
 

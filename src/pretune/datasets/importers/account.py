@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from pretune.datasets.importers.base import Importer, SetAside
 from pretune.datasets.importers.complete import Given, complete
 from pretune.datasets.store import TrialStore
 from pretune.datasets.trial import Trial
-from pretune.errors import InputError
 
 AT_ONCE = 1000  # trials that are appended together: what an interruption loses is imported again
 
@@ -31,7 +30,7 @@ class Account:
 
 def import_files(
     importer: Importer,
-    paths: Iterable[Path],
+    paths: Iterable[Path | str],
     given: Given,
     store: TrialStore,
     progress: Callable[[Path], None] | None = None,
@@ -43,7 +42,7 @@ def import_files(
     """
     account, known = Account(), _known(store)
     waiting: list[Trial] = []
-    for path in _files(importer, paths):
+    for path in (source for given_path in paths for source in importer.sources(given_path)):
         if progress:
             progress(path)
         for found in importer.read(path):
@@ -68,13 +67,3 @@ def import_files(
 
 def _known(store: TrialStore) -> set[str]:
     return set(store.query(lambda trials: trials.select("trial_id"))["trial_id"].to_list())
-
-
-def _files(importer: Importer, paths: Iterable[Path]) -> Iterator[Path]:
-    for path in paths:
-        if path.is_dir():
-            yield from sorted(found for found in path.rglob(importer.pattern) if found.is_file())
-        elif path.is_file():
-            yield path
-        else:
-            raise InputError(f"{path}: there is no such file or folder; check the path")

@@ -59,6 +59,7 @@ class Table(Importer):
     name = "csv"
     fills = ("whatever its mapping names",)
     pattern = "*.[cp][sa][vr]*"  # .csv and .parquet
+    maps = True
 
     def __init__(self, mapping: Mapping | None = None) -> None:
         self.mapping = mapping
