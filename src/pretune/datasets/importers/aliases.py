@@ -85,7 +85,7 @@ _PLAIN = {
         *("step_time_seconds", "train_step_timing in s"),
     ),
     "loss_last": ("loss", "lm loss", "reduced_train_loss"),
-    "wall_s": ("train_runtime", "_wandb/runtime", "_runtime"),
+    "wall_s": ("train_runtime", "_runtime"),  # Trainer; W&B
 }
 _SCALED = {
     "step_time_s": {

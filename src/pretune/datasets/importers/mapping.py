@@ -73,6 +73,8 @@ def typed(name: str, told: Any, unit: float = 1.0) -> Any:
     """``told`` as the type of column ``name``, times ``unit``; raises ValueError where it is none."""
     kind = _kind(name)
     text = str(told).strip()
+    if name.startswith("knob.env."):  # an environment variable is a word, also where it is "true"
+        return text
     if kind is None:  # a knob of the user's own: a number where it looks like one
         try:
             return _typed_number(text, unit, whole=text.lstrip("+-").isdigit())

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,8 +25,12 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
 
 PAGE = 1000  # runs or experiments asked for at once
-# patience for a server that does not answer: seconds, not MLflow's minutes
-_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}
+# a server that does not answer shall cost seconds, not MLflow's minutes; a folder is still read
+_ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+}
 # how pretune's tracker logs a trial (mlflow_config.layout, which may not be imported from here)
 _KIND, _WINDOWS = "pretune.kind", "window_time_s"
 _TAGS = {"platform": "platform.name", "framework": "framework", "status": "status", "cause": "cause"}
@@ -54,18 +59,18 @@ class MLflowRuns(Importer):
         return [path]
 
     def read(self, path: Path | str) -> Iterator[Run | SetAside]:
-        uri = _uri(path)
-        for client, run in _all_runs(uri):
-            yield self._run(client, run, uri)
+        server = _Server(_uri(path))
+        for run in server.runs():
+            yield self._run(server, run)
 
-    def _run(self, client: MlflowClient, run: MlflowRun, uri: str) -> Run | SetAside:
-        file = f"{uri} run {run.info.run_id}"
+    def _run(self, server: _Server, run: MlflowRun) -> Run | SetAside:
+        file = f"{server.uri} run {run.info.run_id}"
         kind, state = run.data.tags.get(_KIND), str(run.info.status)
         if kind not in (None, "trial"):
             return SetAside(file, None, f"is a {kind} of pretune's, no run of a configuration")
         if state in _RUNNING:
             return SetAside(file, None, f"is {state}; import it when it has ended, or end it in MLflow")
-        found = _own(client, run) if kind else self._foreign(client, run)
+        found = _own(server, run) if kind else self._foreign(server, run)
         if not kind:
             status = Status.OK if state == "FINISHED" else Status.CRASH
             end = ended(found, status, f"MLflow says {state}", bool(run.data.metrics))
@@ -75,17 +80,17 @@ class MLflowRuns(Importer):
         found.values |= _began(run)
         return Run(None, str(run.info.run_id), found.values, [f"{file}: {odd}" for odd in found.odd])
 
-    def _foreign(self, client: MlflowClient, run: MlflowRun) -> Stated:
+    def _foreign(self, server: _Server, run: MlflowRun) -> Stated:
         metrics = dict(run.data.metrics)
         for name in metrics:
             if is_measure(name, self.names):
-                metrics[name] = steady(_history(client, run, name))
+                metrics[name] = steady(server.history(run, name))
         found = stated({**run.data.params, **metrics}, self.names)
         found.odd += [f"{name} does not say its unit; left out" for name in found.unread if found.measured]
         return found
 
 
-def _own(client: MlflowClient, run: MlflowRun) -> Stated:
+def _own(server: _Server, run: MlflowRun) -> Stated:
     """A trial as pretune's tracker logs it, by the columns' own names."""
     tags = run.data.tags
     told = {column: tags[tag] for tag, column in _TAGS.items() if tag in tags}
@@ -99,7 +104,7 @@ def _own(client: MlflowClient, run: MlflowRun) -> Stated:
             except ValueError:
                 found.odd.append(f"{name}: {str(value)[:40]!r} is not what it should be; left out")
     if _WINDOWS in run.data.metrics:
-        found.values["window_times_s"] = _history(client, run, _WINDOWS)
+        found.values["window_times_s"] = server.history(run, _WINDOWS)
     found.values["source"] = "pretune"
     return found
 
@@ -109,32 +114,34 @@ def _began(run: MlflowRun) -> dict[str, datetime]:
     return {"created_at": datetime.fromtimestamp(at / 1000, UTC)} if at else {}
 
 
-def _history(client: MlflowClient, run: MlflowRun, name: str) -> list[float]:
-    readings = client.get_metric_history(run.info.run_id, name)
-    return [metric.value for metric in sorted(readings, key=lambda m: (m.step, m.timestamp))]
+class _Server:
+    """What is asked of MLflow: page by page, so that a hundred thousand runs are never in memory at once."""
 
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        with _speaking(uri):
+            from mlflow import MlflowClient
 
-def _all_runs(uri: str) -> Iterator[tuple[MlflowClient, MlflowRun]]:
-    """Page by page, so that a hundred thousand runs are never in memory at once."""
-    with _speaking(uri):
-        from mlflow import MlflowClient
+            self.client: MlflowClient = MlflowClient(tracking_uri=uri, registry_uri=uri)
 
-        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        for experiment in _pages(lambda token: client.search_experiments(max_results=PAGE, page_token=token)):
-            where = [experiment.experiment_id]
-            runs = _pages(lambda token, w=where: client.search_runs(w, max_results=PAGE, page_token=token))
-            for run in runs:
-                yield client, run
+    def runs(self) -> Iterator[MlflowRun]:
+        for experiment in self._pages(self.client.search_experiments):
+            yield from self._pages(partial(self.client.search_runs, [experiment.experiment_id]))
 
+    def history(self, run: MlflowRun, name: str) -> list[float]:
+        with _speaking(self.uri):
+            readings = self.client.get_metric_history(run.info.run_id, name)
+        return [metric.value for metric in sorted(readings, key=lambda m: (m.step, m.timestamp))]
 
-def _pages(ask: Any) -> Iterator[Any]:
-    token = None
-    while True:
-        page = ask(token)
-        yield from page
-        token = page.token
-        if not token:
-            return
+    def _pages(self, ask: Callable[..., Any]) -> Iterator[Any]:
+        token = None
+        while True:
+            with _speaking(self.uri):
+                page = ask(max_results=PAGE, page_token=token)
+            yield from page
+            token = page.token
+            if not token:
+                return
 
 
 def _uri(path: Path | str) -> str:
@@ -153,7 +160,7 @@ def _uri(path: Path | str) -> str:
 @contextmanager
 def _speaking(uri: str) -> Iterator[None]:
     """Inside, MLflow is quiet and impatient, and its failures become one line."""
-    added = {name: value for name, value in _PATIENCE.items() if name not in os.environ}
+    added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
     chatty = [logging.getLogger(name) for name in ("mlflow", "alembic")]
     levels = [logger.level for logger in chatty]

@@ -20,7 +20,7 @@ from pretune.datasets.workload import ModelSpec
 from pretune.errors import InputError
 
 SUMMARIES = ("train_results.json", "all_results.json")  # of `trainer.save_metrics`, with the summary's keys
-ROUNDED = 0.0005  # half of the last digit of what Trainer states per second
+RATE_ROUNDED, TIME_ROUNDED = 0.0005, 0.00005  # half of the last digit that Trainer states
 _PAUSES = ("eval_runtime", "predict_runtime", "test_runtime")
 _CARD = re.compile(r"- ([a-z_]+): (.+?)\s*$")  # of "Training hyperparameters" in a model card
 _CARD_COUNTS = {
@@ -141,7 +141,8 @@ def _batch(state: dict[str, Any], summary: dict[str, Any], runtime: float) -> di
     sequences = rate * runtime / most
     epochs = positive(str(state.get("num_train_epochs"))) or 0.0
     short = min(epochs / most, 1.0)  # each epoch's last batch may be smaller
-    low, high = sequences * (1 - ROUNDED / rate), sequences * (1 + ROUNDED / rate) / max(1 - short, 1e-9)
+    slack = RATE_ROUNDED / rate + TIME_ROUNDED / runtime
+    low, high = sequences * (1 - slack), sequences * (1 + slack) / max(1 - short, 1e-9)
     fitting = range(math.ceil(low / micro - 1e-9), math.floor(high / micro + 1e-9) + 1)
     if len(fitting) == 1 and fitting[0] > 0:
         values["workload.global_batch_sequences"] = fitting[0] * micro
