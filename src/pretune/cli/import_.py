@@ -16,7 +16,9 @@ SHOWN = 20  # runs set aside that the terminal lists; --json has all
 
 def import_(
     format: Annotated[str, typer.Argument(metavar="FORMAT", help=f"One of {', '.join(FORMATS)}.")],
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files, or folders of them.")],
+    paths: Annotated[
+        list[str], typer.Argument(metavar="PATH...", help="Files, folders of them, or a tracking URI.")
+    ],
     store: Annotated[str, typer.Option(help="Where the trials go: a folder, or any fsspec URL.")],
     platform: Annotated[Path | None, typer.Option(help="Where it ran, where the log does not say.")] = None,
     mapping: Annotated[
@@ -28,18 +30,20 @@ def import_(
     from pretune.datasets.importers import importer
     from pretune.datasets.importers.account import import_files
     from pretune.datasets.importers.complete import Given
+    from pretune.datasets.importers.kernel_tuner import KernelTuner, import_tables
     from pretune.datasets.importers.mapping import Mapping
-    from pretune.datasets.importers.table import Table
     from pretune.datasets.platform import Platform
     from pretune.datasets.store import TrialStore
+    from pretune.datasets.tuning_table import TuningTables
 
     kind = importer(format)
     told = Mapping.from_yaml(mapping) if mapping else None
     given = Given(Platform.from_yaml(platform) if platform else None, dict(told.constants) if told else {})
-    reader = kind(told if told and told.columns else None) if kind is Table else kind()
-    account = import_files(
-        reader, paths, given, TrialStore(store), lambda path: print(f"reading {path}", file=sys.stderr)
-    )
+    reader = kind(told if told and told.columns else None) if kind.maps else kind()  # type: ignore[call-arg]
+    if isinstance(reader, KernelTuner):
+        account = import_tables(reader, paths, given, TuningTables(store), _reading)
+    else:
+        account = import_files(reader, paths, given, TrialStore(store), _reading)
     if as_json:
         print_json({"store": store, "format": format, **account.asdict()})
         return
@@ -53,3 +57,7 @@ def import_(
         f"{store}: {account.taken} taken, {account.already_there} already there, "
         f"{len(account.set_aside)} set aside"
     )
+
+
+def _reading(source: object) -> None:
+    print(f"reading {source}", file=sys.stderr)

@@ -33,3 +33,9 @@ def written(tmp_path: Path) -> Callable[[Importer, str], Outcome]:
         return outcome(importer, tmp_path / "some.log")
 
     return read
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """The folder of golden files."""
+    return GOLDEN

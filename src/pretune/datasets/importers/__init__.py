@@ -14,11 +14,17 @@ FORMATS = {
     "csv": "table:Table",
     "deepspeed": "deepspeed_log:DeepSpeedLog",
     "deepspeed-autotuning": "deepspeed_autotuning:DeepSpeedAutotuning",
+    "kernel-tuner": "kernel_tuner:KernelTuner",
     "megatron": "megatron:MegatronLog",
     "megatron-bridge": "megatron_bridge:MegatronBridgeTable",
+    "mlflow": "mlflow_runs:MLflowRuns",
     "mlperf": "mllog:MLLog",
+    "mosaic": "mosaic:MosaicTable",
+    "nanotron": "nanotron:Nanotron",
     "nemo": "nemo:NeMoLog",
     "torchtitan": "torchtitan:TorchTitanLog",
+    "trainer": "trainer_state:TrainerState",
+    "wandb": "wandb:WandbExport",
 }
 
 

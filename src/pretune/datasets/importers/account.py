@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pretune.datasets.importers.base import Importer, SetAside
+from pretune.datasets.importers.base import Importer, Run, SetAside
 from pretune.datasets.importers.complete import Given, complete
 from pretune.datasets.store import TrialStore
 from pretune.datasets.trial import Trial
-from pretune.errors import InputError
 
 AT_ONCE = 1000  # trials that are appended together: what an interruption loses is imported again
+Item = TypeVar("Item")
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Account:
 
 def import_files(
     importer: Importer,
-    paths: Iterable[Path],
+    paths: Iterable[Path | str],
     given: Given,
     store: TrialStore,
     progress: Callable[[Path], None] | None = None,
@@ -41,40 +41,46 @@ def import_files(
     ``progress`` is told each file before it is read. Raises :class:`InputError` for a path that is not there,
     and :class:`StoreError` when the store cannot be written; what was appended before stays.
     """
-    account, known = Account(), _known(store)
-    waiting: list[Trial] = []
-    for path in _files(importer, paths):
+
+    def made(run: Run, source: Any) -> tuple[str, Trial] | SetAside:
+        trial = complete(run, source, importer.name, given)
+        return trial if isinstance(trial, SetAside) else (trial.trial_id, trial)
+
+    return accounted(importer, paths, made, _known(store), store.append, progress)
+
+
+def accounted(
+    importer: Importer,
+    paths: Iterable[Path | str],
+    made: Callable[[Run, Any], tuple[str, Item] | SetAside],
+    known: set[str],
+    append: Callable[[list[Item]], object],
+    progress: Callable[[Path], None] | None = None,
+) -> Account:
+    """The importer's runs, each ``made`` an item with its id, and appended unless its id is ``known``."""
+    account, waiting = Account(), list[Item]()
+    for source in (found for path in paths for found in importer.sources(path)):
         if progress:
-            progress(path)
-        for found in importer.read(path):
-            trial = found if isinstance(found, SetAside) else complete(found, path, importer.name, given)
-            if isinstance(trial, SetAside):
-                account.set_aside.append(trial)
-            elif trial.trial_id in known:
+            progress(source)
+        for found in importer.read(source):
+            item = found if isinstance(found, SetAside) else made(found, source)
+            if isinstance(item, SetAside):
+                account.set_aside.append(item)
+            elif item[0] in known:
                 account.already_there += 1
             else:
-                known.add(trial.trial_id)
-                waiting.append(trial)
+                known.add(item[0])
+                waiting.append(item[1])
                 account.taken += 1
             if not isinstance(found, SetAside):
-                account.notes += [f"{path}: {note}" for note in found.notes]
+                account.notes += [f"{source}: {note}" for note in found.notes]
             if len(waiting) == AT_ONCE:
-                store.append(waiting)
+                append(waiting)
                 waiting = []
     if waiting:
-        store.append(waiting)
+        append(waiting)
     return account
 
 
 def _known(store: TrialStore) -> set[str]:
     return set(store.query(lambda trials: trials.select("trial_id"))["trial_id"].to_list())
-
-
-def _files(importer: Importer, paths: Iterable[Path]) -> Iterator[Path]:
-    for path in paths:
-        if path.is_dir():
-            yield from sorted(found for found in path.rglob(importer.pattern) if found.is_file())
-        elif path.is_file():
-            yield path
-        else:
-            raise InputError(f"{path}: there is no such file or folder; check the path")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
+
+from pretune.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,21 @@ class Importer(ABC):
     name: ClassVar[str]  # as in `pretune import NAME`
     fills: ClassVar[tuple[str, ...]]  # the columns of the store that it can fill, for the README's table
     pattern: ClassVar[str] = "*"  # of the names of its files in a folder
+    maps: ClassVar[bool] = False  # whether it is made with the user's Mapping of names, or None
 
     @abstractmethod
     def read(self, path: Path) -> Iterator[Run | SetAside]:
         """The runs of one file, in order."""
+
+    def sources(self, path: Path | str) -> Iterable[Any]:
+        """What there is to ``read`` at a path: the file, or all files in the folder that fit ``pattern``.
+        An importer of what is no file (a server) yields what its own ``read`` takes.
+
+        Raises :class:`InputError` where there is nothing.
+        """
+        place = Path(path)
+        if place.is_dir():
+            return sorted(found for found in place.rglob(self.pattern) if found.is_file())
+        if place.is_file():
+            return [place]
+        raise InputError(f"{path}: there is no such file or folder; check the path")

@@ -152,7 +152,7 @@ def _plain(value: Any) -> bool | int | float | str | None:
 
 def import_tables(
     importer: KernelTuner,
-    paths: Iterable[Path],
+    paths: Iterable[Path | str],
     given: Given,
     tables: TuningTables,
     progress: Callable[[Path], None] | None = None,
@@ -161,28 +161,13 @@ def import_tables(
 
     ``given`` names the platform of files that do not. Raises as that does.
     """
-    from pretune.datasets.importers.account import AT_ONCE, Account, files
+    from pretune.datasets.importers.account import accounted
 
-    account, known = Account(), tables.ids()
-    waiting: list[dict[str, Any]] = []
-    for path in files(importer, paths):
-        if progress:
-            progress(path)
-        for found in importer.read(path):
-            row = found if isinstance(found, SetAside) else _row(found, path, given)
-            if isinstance(row, SetAside):
-                account.set_aside.append(row)
-            elif row["row_id"] in known:
-                account.already_there += 1
-            else:
-                known.add(row["row_id"])
-                waiting.append(row)
-                account.taken += 1
-            if len(waiting) == AT_ONCE:
-                tables.append(waiting)
-                waiting = []
-    tables.append(waiting)
-    return account
+    def made(run: Run, source: Path) -> tuple[str, dict[str, Any]] | SetAside:
+        row = _row(run, source, given)
+        return row if isinstance(row, SetAside) else (row["row_id"], row)
+
+    return accounted(importer, paths, made, tables.ids(), tables.append, progress)
 
 
 def _row(run: Run, path: Path, given: Given) -> dict[str, Any] | SetAside:

@@ -55,7 +55,7 @@ class Mapping(Spec):
                 values[name] = self._status(str(told).strip(), column)
                 continue
             try:
-                values[name] = _typed(name, told, UNITS[self.units.get(name, "B")])
+                values[name] = typed(name, told, UNITS[self.units.get(name, "B")])
             except ValueError:
                 raise ValueError(f"{column}: {str(told)[:40]!r} is not what {name} is") from None
         return {name: value for name, value in values.items() if value is not None}
@@ -69,9 +69,12 @@ class Mapping(Spec):
             raise ValueError(f"{column}: status {word!r} is unknown; name it under status in --map") from None
 
 
-def _typed(name: str, told: Any, unit: float) -> Any:
+def typed(name: str, told: Any, unit: float = 1.0) -> Any:
+    """``told`` as the type of column ``name``, times ``unit``; raises ValueError where it is none."""
     kind = BESIDE.get(name) or schema.declared_type(name)
     text = str(told).strip()
+    if name.startswith("knob.env."):  # an environment variable is a word, also where it is "true"
+        return text
     if kind is None:  # a knob of the user's own: a number where it looks like one
         try:
             return _typed_number(text, unit, whole=text.lstrip("+-").isdigit())

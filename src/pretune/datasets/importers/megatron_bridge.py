@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pretune.datasets.importers.base import Importer, Run, SetAside
-from pretune.datasets.importers.lines import counts, numbered, positive
+from pretune.datasets.importers.lines import counts, positive
+from pretune.datasets.importers.markdown import rows
 from pretune.datasets.importers.runlog import batch
-from pretune.errors import InputError
 
-_HEADING = re.compile(r"(#+) +(.*?)\s*$")
-_RULE = re.compile(r"[\s|:-]+$")
 # heading of a column -> column of the store, for counts; "n/a" states nothing
 _COUNTS = {
     "#-GPUs": "platform.devices",
@@ -50,43 +48,18 @@ class MegatronBridgeTable(Importer):
     )
 
     def read(self, path: Path) -> Iterator[Run | SetAside]:
-        headings: dict[int, str] = {}
-        columns: list[str] = []
-        tables = 0
-        for number, line in numbered(path):
-            if match := _HEADING.match(line):
-                level = len(match[1])
-                headings = {depth: text for depth, text in headings.items() if depth < level}
-                headings[level] = match[2]
-            if not line.startswith("|"):
-                columns = []
-            elif not columns:
-                columns = _cells(line)
-                tables += all(name in columns for name in _NEEDED)
-            elif not _RULE.match(line) and all(name in columns for name in _NEEDED):
-                yield from self._row(path, number, columns, _cells(line), list(headings.values()))
-        if not tables:
-            raise InputError(f"{path}: has no table with the columns {', '.join(_NEEDED)}")
-
-    def _row(
-        self, path: Path, number: int, columns: list[str], cells: list[str], headings: list[str]
-    ) -> Iterator[Run | SetAside]:
-        if len(cells) != len(columns):
-            reason = f"has {len(cells)} cells under {len(columns)} headings; mend the table"
-            yield SetAside(str(path), number, reason)
-            return
-        row = dict(zip(columns, cells, strict=True))
-        for which in range(2 if _PAIR.match(row[_SPEED]) else 1):
-            values = _stated({name: _pick(cell, which) for name, cell in row.items()}, headings)
-            if isinstance(values, str):
-                yield SetAside(str(path), number, values)
+        for row in rows(path, _NEEDED):
+            if isinstance(row, SetAside):
+                yield row
                 continue
-            told = repr(sorted(values.items()))
-            yield Run(number, f"{self.name}-{hashlib.sha256(told.encode()).hexdigest()[:20]}", values)
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+            for which in range(2 if _PAIR.match(row.cells[_SPEED]) else 1):
+                cells = {name: _pick(cell, which) for name, cell in row.cells.items()}
+                values = _stated(cells, row.headings)
+                if isinstance(values, str):
+                    yield SetAside(str(path), row.line, values)
+                    continue
+                told = repr(sorted(values.items()))
+                yield Run(row.line, f"{self.name}-{hashlib.sha256(told.encode()).hexdigest()[:20]}", values)
 
 
 def _pick(cell: str, which: int) -> str:

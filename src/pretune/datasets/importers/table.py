@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pretune.datasets.files import ROWS_AT_ONCE
 from pretune.datasets.importers.base import Importer, Run, SetAside
@@ -57,9 +57,10 @@ PUBLISHED = Mapping(
 class Table(Importer):
     """``mapping`` says what the columns are; without one the table has the header of :data:`PUBLISHED`."""
 
-    name = "csv"
-    fills = ("whatever its mapping names",)
-    pattern = "*.[cp][sa][vr]*"  # .csv and .parquet
+    name: ClassVar[str] = "csv"
+    fills: ClassVar[tuple[str, ...]] = ("whatever its mapping names",)
+    pattern: ClassVar[str] = "*.[cp][sa][vr]*"  # .csv and .parquet
+    maps = True
 
     def __init__(self, mapping: Mapping | None = None) -> None:
         self.mapping = mapping
