@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -230,10 +231,14 @@ class Workload(Spec):
 
 def nearest_divisors(number: int, wanted: int) -> list[int]:
     """The divisors of ``number`` next to ``wanted``: the largest below and the smallest above."""
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    below = [d for d in divisors if d <= wanted][-1:]
-    above = [d for d in divisors if d > wanted][:1]
-    return below + above
+    every = divisors(number)
+    return [d for d in every if d <= wanted][-1:] + [d for d in every if d > wanted][:1]
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors of ``number``, ascending."""
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
 
 
 def _either(values: list[int]) -> str:

@@ -134,8 +134,11 @@ class JobSpec(Spec):
     def candidates(self, platform: Platform) -> Candidates:
         """The space on ``platform``, enumerated."""
         where = f"job {self.name}: space"
-        space = self._space(self.space, where, self.constraints)
-        return space.candidates(self.workload(), platform, self.framework, where)
+        return self.space_of_knobs().candidates(self.workload(), platform, self.framework, where)
+
+    def space_of_knobs(self) -> Space:
+        """``space`` and ``constraints`` as one."""
+        return self._space(self.space, f"job {self.name}: space", self.constraints)
 
     def _space(self, knobs: Mapping[str, Any], where: str, constraints: Collection[str] = ()) -> Space:
         given = {"knobs": knobs, "constraints": constraints, "allow_numerics": self.allow_numerics}

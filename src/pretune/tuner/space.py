@@ -113,6 +113,11 @@ class Space(Spec):
                 raise ValueError(f"{name} mixes values of types {names}; one knob has one type")
         return self
 
+    @property
+    def count(self) -> int:
+        """Of all combinations, legal or not."""
+        return math.prod(len(values) for values in self.knobs.values())
+
     def candidates(
         self, workload: Workload, platform: Platform, framework: str = "deepspeed", where: str = "space"
     ) -> Candidates:
@@ -159,10 +164,10 @@ class Space(Spec):
                 Knobs.from_mapping({name: value}, where)
 
     def _constrained(self, where: str) -> tuple[Iterable[dict[str, Any]], Counter[str]]:
-        count = math.prod(len(values) for values in self.knobs.values())
-        if count > MOST_COMBINATIONS:
+        if self.count > MOST_COMBINATIONS:
             raise InputError(
-                f"{where}: {count} combinations are more than {MOST_COMBINATIONS}; give fewer values or knobs"
+                f"{where}: {self.count} combinations are more than {MOST_COMBINATIONS}; "
+                "give fewer values or knobs"
             )
         grid = pl.DataFrame(
             list(itertools.product(*self.knobs.values())), schema=list(self.knobs), orient="row"

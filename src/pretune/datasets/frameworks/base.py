@@ -34,15 +34,20 @@ class KnobDeclaration:
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a configuration cannot run: the knob, the reason with its numbers, the nearest legal values."""
+    """Why a configuration cannot run: the knob, the reason with its numbers, the nearest legal values.
+
+    ``devices``: the nearest device counts with which it could stay as it is.
+    """
 
     field: str
     reason: str
     nearest: tuple[KnobValue, ...] = ()
+    devices: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         near = f"; nearest: {', '.join(map(str, self.nearest))}" if self.nearest else ""
-        return f"{self.field}: {self.reason}{near}"
+        counts = f"; or on {' or '.join(map(str, self.devices))} devices" if self.devices else ""
+        return f"{self.field}: {self.reason}{near}{counts}"
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ Two identities hold in every legal configuration, and the shapes divide:
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pretune.datasets.frameworks.base import Problem
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform
-from pretune.datasets.workload import Workload, nearest_divisors
+from pretune.datasets.workload import ModelSpec, Workload, nearest_divisors
 
 
 def filled_layout(workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, Any]:
@@ -24,10 +25,15 @@ def filled_layout(workload: Workload, platform: Platform, knobs: Knobs) -> dict[
     the train batch size is given. A quotient that is not whole is rounded down, at least to 1:
     :func:`layout_problems` is what judges.
     """
+    return filled(workload.global_batch_sequences, platform.devices, knobs)
+
+
+def filled(sequences: int, devices: int, knobs: Knobs) -> dict[str, Any]:
+    """:func:`filled_layout` for a global batch of ``sequences``."""
     layout: dict[str, Any] = {name: getattr(knobs, name) or 1 for name in ("tp", "pp", "vp", "cp", "ep")}
     degree = layout["tp"] * layout["pp"] * layout["cp"]
-    dp = knobs.dp or max(platform.devices // degree, 1)
-    per_replica = max(workload.global_batch_sequences // dp, 1)
+    dp = knobs.dp or max(devices // degree, 1)
+    per_replica = max(sequences // dp, 1)
     accumulation = knobs.accumulation or max(per_replica // (knobs.micro_batch or per_replica), 1)
     micro_batch = knobs.micro_batch or max(per_replica // accumulation, 1)
     return layout | {"dp": dp, "micro_batch": micro_batch, "accumulation": accumulation}
@@ -36,26 +42,35 @@ def filled_layout(workload: Workload, platform: Platform, knobs: Knobs) -> dict[
 def layout_problems(workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
     """Everything wrong with the batch, the devices and the shapes; empty when they are legal."""
     layout = filled_layout(workload, platform, knobs)
+    model, length = workload.model, workload.sequence_length
     return (
-        _device_problems(platform.devices, knobs, layout)
+        device_problems(platform.devices, knobs, layout, model, length)
         + _batch_problems(workload.global_batch_sequences, knobs, layout)
-        + _shape_problems(workload, layout)
+        + shape_problems(model, length, layout)
     )
 
 
-def _device_problems(devices: int, knobs: Knobs, layout: dict[str, Any]) -> list[Problem]:
-    product = layout["dp"] * layout["tp"] * layout["pp"] * layout["cp"]
+def device_problems(
+    devices: int, knobs: Knobs, layout: dict[str, Any], model: ModelSpec | None, sequence_length: int | None
+) -> list[Problem]:
+    """A problem when the degrees' product is not the number of devices; the nearest fit the model too."""
+    degrees = ("dp", "tp", "pp", "cp")
+    product = math.prod(layout[name] for name in degrees)
     if product == devices:
         return []
-    given = [name for name in ("dp", "tp", "pp", "cp") if getattr(knobs, name)]
-    field = given[0] if given else "dp"
-    others = product // layout[field]
-    if devices % others == 0 and field == "dp":
-        nearest = [devices // others]
-    else:
-        nearest = nearest_divisors(devices, layout[field])
-    shown = " x ".join(f"{name} {layout[name]}" for name in ("dp", "tp", "pp", "cp"))
-    return [Problem(field, f"{shown} = {product}, but the platform has {devices} devices", tuple(nearest))]
+    given = [name for name in degrees if getattr(knobs, name)] or ["dp"]
+    free = 1 if knobs.dp else layout["dp"]  # dp takes what the others leave
+    others = {name: product // layout[name] // free for name in given}
+    field = next((name for name in given if devices % others[name] == 0), given[0])
+    left = devices // others[field] if devices % others[field] == 0 else devices
+    nearest = [left] if field == "dp" else nearest_divisors(left, layout[field])
+    fits = [n for n in nearest if not shape_problems(model, sequence_length, layout | {field: n})]
+    shown = " x ".join(f"{name} {layout[name]}" for name in degrees)
+    reason = f"{shown} = {product}, but the platform has {devices} devices"
+    unit = product // free
+    below = devices // unit * unit
+    counts = [count for count in (below, below + unit) if count] if not fits else []
+    return [Problem(field, reason, tuple(fits), tuple(counts))]
 
 
 def _batch_problems(sequences: int, knobs: Knobs, layout: dict[str, Any]) -> list[Problem]:
@@ -76,18 +91,22 @@ def _batch_problems(sequences: int, knobs: Knobs, layout: dict[str, Any]) -> lis
     return [Problem(field, reason, tuple(nearest_divisors(per_replica, layout[field])))]
 
 
-def _shape_problems(workload: Workload, layout: dict[str, Any]) -> list[Problem]:
-    model, stages = workload.model, layout["pp"]
-    divided = [  # what, how much of it, by which degree; tp as in Megatron-LM (arXiv:1909.08053, sec. 3)
-        ("heads", model.heads, "tp"),
-        ("kv_heads", model.kv_heads, "tp"),
-        ("ffn_size", model.ffn_size, "tp"),
-        ("vocabulary", model.vocabulary, "tp"),
-        ("layers", model.layers, "pp"),
-        ("layers per stage", max(model.layers // stages, 1), "vp"),
-        ("sequence_length", workload.sequence_length, "cp"),
-        ("experts", max(model.experts, 1), "ep"),
-    ]
+def shape_problems(
+    model: ModelSpec | None, sequence_length: int | None, layout: dict[str, Any]
+) -> list[Problem]:
+    """What of the model's shape the degrees do not divide; None: nothing is known of it."""
+    stages = layout["pp"]
+    divided = [("sequence_length", sequence_length, "cp")] if sequence_length else []
+    if model is not None:  # what, how much of it, by which degree; tp: Megatron-LM (arXiv:1909.08053, sec. 3)
+        divided += [
+            ("heads", model.heads, "tp"),
+            ("kv_heads", model.kv_heads, "tp"),
+            ("ffn_size", model.ffn_size, "tp"),
+            ("vocabulary", model.vocabulary, "tp"),
+            ("layers", model.layers, "pp"),
+            ("layers per stage", max(model.layers // stages, 1), "vp"),
+            ("experts", max(model.experts, 1), "ep"),
+        ]
     problems = [
         Problem(
             degree,

@@ -1,0 +1,219 @@
+"""Megatron-LM's arguments: a list, or a launch script that sets them in shell variables and arrays."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from pretune.datasets.frameworks.base import Problem
+from pretune.datasets.importers.megatron import stated
+from pretune.datasets.knobs import Knobs
+from pretune.datasets.workload import ModelSpec, nearest_divisors
+from pretune.errors import InputError
+from pretune.tuner.check import text_of
+from pretune.tuner.check.devices import Devices
+from pretune.tuner.check.layout import judged
+from pretune.tuner.check.verdict import Verdict
+
+NAMES = {
+    "sequences": "--global-batch-size",
+    "micro_batch": "--micro-batch-size",
+    "accumulation": "--micro-batch-size",
+    "tp": "--tensor-model-parallel-size",
+    "pp": "--pipeline-model-parallel-size",
+    "vp": "--num-virtual-stages-per-pipeline-rank",
+    "cp": "--context-parallel-size",
+    "ep": "--expert-model-parallel-size",
+    "dp": "devices",
+}
+# arguments that Megatron's validate_args refuses today -> what took their place
+_GONE = {
+    "batch_size": "--micro-batch-size",
+    "model_parallel_size": "--tensor-model-parallel-size",
+    "checkpoint_activations": "--recompute-granularity full --recompute-method uniform",
+    "recompute_activations_full": "--recompute-granularity full",
+    "warmup": "--lr-warmup-fraction",
+}
+_NEEDS = (  # a flag, and the one without which it is refused
+    ("overlap_param_gather", "use_distributed_optimizer"),
+    ("overlap_param_gather", "overlap_grad_reduce"),
+    ("tp_comm_overlap", "sequence_parallel"),
+)
+_COUNTS = (
+    *(
+        "num_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "ffn_hidden_size",
+        "seq_length",
+        "micro_batch_size",
+    ),
+    *("global_batch_size", "num_query_groups", "num_experts"),
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
+    *("expert_model_parallel_size", "num_layers_per_virtual_pipeline_stage"),
+    "num_virtual_stages_per_pipeline_rank",
+)
+_ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)\+?=(.*)$", re.DOTALL)
+
+
+def judge(path: Path, devices: Devices, model: ModelSpec | None) -> Verdict:
+    """Raises :class:`InputError` when the file holds no argument that pretune knows of Megatron."""
+    arguments = read_arguments(text_of(path), path)
+    if not any(name in arguments for name in (*_COUNTS, *_GONE)):
+        raise InputError(f"{path}: has no Megatron argument; give a list such as --micro-batch-size 1")
+    verdict = Verdict("megatron")
+    verdict.problems = _words(arguments)
+    if verdict.problems:
+        return verdict
+    values = stated(arguments)
+    knobs = _knobs(values, arguments)
+    if "knob.micro_batch" not in values:
+        verdict.problems.append(Problem("--micro-batch-size", "is not given, and Megatron has no default"))
+    known, found = judged(
+        values.get("workload.global_batch_sequences"),
+        knobs,
+        devices,
+        model or _model(values),
+        None,  # context parallelism asks for more than a divisor
+        NAMES,
+    )
+    found = [problem for problem in found if not problem.reason.startswith("vocabulary")]  # it is padded
+    verdict.problems += found + _rules(values, arguments, known)
+    verdict.legal_combinations = int(not verdict.problems)
+    if verdict.legal:
+        verdict.resolved = known | knobs.settings()
+    return verdict
+
+
+def read_arguments(text: str, path: Path) -> dict[str, str]:
+    """By name with underscores, as Megatron prints them; a flag is "True". Shell variables are replaced.
+
+    Raises :class:`InputError` where quotes do not match.
+    """
+    variables: dict[str, str] = {}
+    words: list[str] = []
+    try:
+        for word in shlex.split(text.replace("(", " ").replace(")", " "), comments=True):
+            told = Template(word.replace("[@]", "")).safe_substitute(variables)
+            if match := _ASSIGNED.match(told):
+                variables[match[1]] = match[2]
+                told = match[2]
+            words += shlex.split(told) if " " in told else [told]
+    except ValueError as error:
+        raise InputError(f"{path}: is no list of arguments ({error}); mend the quotes") from None
+    found: dict[str, str] = {}
+    for word, after in zip(words, [*words[1:], "--"], strict=True):
+        if word.startswith("--"):
+            name, _, value = word[2:].partition("=")
+            flag = after.startswith("--") or not after
+            found[name.replace("-", "_")] = value or ("True" if flag else after)
+    return found
+
+
+def _words(arguments: dict[str, str]) -> list[Problem]:
+    """What is wrong with single arguments."""
+    found = [
+        Problem(_option(name), f"is refused by Megatron today; use {new}")
+        for name, new in _GONE.items()
+        if name in arguments
+    ]
+    for name in _COUNTS:
+        told = arguments.get(name)
+        if told is not None and not (told.isdigit() and int(told)):
+            what = "is a variable that the file does not set" if told.startswith("$") else "is no count"
+            found.append(Problem(_option(name), f"{told} {what}; give the number"))
+    return found
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _knobs(values: dict[str, Any], arguments: dict[str, str]) -> Knobs:
+    told = {name.removeprefix("knob."): value for name, value in values.items() if name.startswith("knob.")}
+    stages, layers = told.get("pp", 1), values.get("model.layers")
+    per_chunk = arguments.get("num_layers_per_virtual_pipeline_stage")
+    if "num_virtual_stages_per_pipeline_rank" in arguments:
+        told["vp"] = int(arguments["num_virtual_stages_per_pipeline_rank"])
+    elif per_chunk and layers and layers % (stages * int(per_chunk)) == 0:
+        told["vp"] = layers // stages // int(per_chunk)
+    return Knobs(**told)
+
+
+def _model(values: dict[str, Any]) -> ModelSpec | None:
+    shape = {name.removeprefix("model."): v for name, v in values.items() if name.startswith("model.")}
+    try:
+        return ModelSpec.from_mapping({"name": "megatron", "vocabulary": 1} | shape, "arguments")
+    except InputError:  # it states too little of its shape to be judged by it
+        return None
+
+
+def _rules(values: dict[str, Any], arguments: dict[str, str], known: dict[str, Any]) -> list[Problem]:
+    """What Megatron's validate_args and TransformerConfig refuse beside the batch and the degrees."""
+    found = [
+        Problem(_option(flag), f"needs {_option(other)}")
+        for flag, other in _NEEDS
+        if arguments.get(flag) and not arguments.get(other)
+    ]
+    if arguments.get("fp16") and arguments.get("bf16"):
+        found.append(Problem("--fp16", "and --bf16 exclude each other"))
+    if arguments.get("recompute_granularity") == "full" and not arguments.get("recompute_method"):
+        reason = "full needs --recompute-method (uniform or block) and --recompute-num-layers"
+        found.append(Problem("--recompute-granularity", reason))
+    return found + _stages(values, arguments, known) + _sequence(values, known) + _experts(values, known)
+
+
+def _stages(values: dict[str, Any], arguments: dict[str, str], known: dict[str, Any]) -> list[Problem]:
+    found = []
+    layers, pp = values.get("model.layers"), known["pp"]
+    per_chunk = arguments.get("num_layers_per_virtual_pipeline_stage")
+    if per_chunk and layers and layers % (pp * int(per_chunk)):
+        reason = f"{per_chunk} does not divide the {layers} layers of {pp} stages"
+        found.append(Problem("--num-layers-per-virtual-pipeline-stage", reason))
+    if known["vp"] > 1 and known["accumulation"] % pp:
+        micro_batches, each = known["accumulation"], known["micro_batch"] * known["dp"]
+        reason = (
+            f"interleaving takes micro batches in multiples of the {pp} stages, but there are {micro_batches}"
+        )
+        near = tuple(each * n for n in _multiples(micro_batches, pp))
+        found.append(Problem("--global-batch-size", reason, near))
+    return found
+
+
+def _sequence(values: dict[str, Any], known: dict[str, Any]) -> list[Problem]:
+    length, tp, cp = values.get("workload.sequence_length"), known["tp"], known["cp"]
+    units = []
+    if cp > 1:
+        units.append((2 * cp, f"2 x context parallelism {cp}, in which each rank has two pieces"))
+    if values.get("knob.sequence_parallel"):
+        units.append((tp, f"tensor parallelism {tp}, over which sequence parallelism splits it"))
+    return [
+        Problem("--seq-length", f"{length} is no multiple of {why}", tuple(_multiples(length, unit)))
+        for unit, why in units
+        if length and length % unit
+    ]
+
+
+def _experts(values: dict[str, Any], known: dict[str, Any]) -> list[Problem]:
+    ep, replicas = known["ep"], known["dp"] * known["cp"]
+    if ep == 1:
+        return []
+    found, option = [], NAMES["ep"]
+    if "model.experts" not in values:
+        found.append(Problem(option, f"{ep} splits experts, but --num-experts is not given", (1,)))
+    if replicas % ep:
+        near = tuple(nearest_divisors(replicas, ep))
+        found.append(
+            Problem(option, f"{ep} does not divide the {replicas} replicas that share experts", near)
+        )
+    if known["tp"] > 1 and not values.get("knob.sequence_parallel"):
+        found.append(Problem("--sequence-parallel", "is needed by experts under tensor parallelism"))
+    return found
+
+
+def _multiples(number: int, unit: int) -> list[int]:
+    below = number // unit * unit
+    return [each for each in (below, below + unit) if each]

@@ -1,0 +1,210 @@
+"""pretune's word on a configuration against DeepSpeed's own, and the arithmetic of Megatron's arguments."""
+
+import json
+import os
+import subprocess
+import sys
+from itertools import product
+
+import pytest
+
+from pretune.errors import InputError
+from pretune.tuner.check import Devices, check
+from pretune.tuner.check.deepspeed_keys import DEPRECATED, REMOVED, SIZES, SWITCHES, TOP_LEVEL, ZERO
+
+TRIO = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+
+# what DeepSpeed itself says of configurations on so many data-parallel ranks, and the names that it knows
+_ASKED = """
+import json, sys
+from types import SimpleNamespace
+import deepspeed.runtime.config as c, deepspeed.runtime.constants as names
+from deepspeed.runtime.zero.config import DeepSpeedZeroConfig as Zero
+
+def takes(config, dp):
+    try:
+        c.DeepSpeedConfig(config, mpu=SimpleNamespace(get_data_parallel_world_size=lambda: dp))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+c.dist = SimpleNamespace(get_rank=lambda: 0)
+fields = {f.alias or n: f for n, f in Zero.model_fields.items()}
+print("ANSWER" + json.dumps({
+    "taken": [takes(config, dp) for config, dp in json.load(sys.stdin)],
+    "sizes": [n for n, f in fields.items() if f.annotation is int],
+    "switches": [n for n, f in fields.items() if "bool" in str(f.annotation)],
+    "fields": list(fields),
+    "deprecated": [n for n, f in fields.items() if (f.json_schema_extra or {}).get("deprecated")],
+    "removed": [*c._REMOVED_TOP_LEVEL_CONFIG_KEYS, *c._REMOVED_ZERO_CONFIG_KEYS],
+}))
+"""
+
+
+def ask_deepspeed(configs):
+    environment = os.environ | {"DS_ACCELERATOR": "cpu"}
+    command = [sys.executable, "-W", "ignore", "-c", _ASKED]
+    done = subprocess.run(
+        command, input=json.dumps(configs), env=environment, capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout.rpartition("ANSWER")[2].splitlines()[0])
+
+
+def judged(tmp_path, config, devices=8, model=None):
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    return check(tmp_path / "ds.json", Devices.read(str(devices)), model)
+
+
+@pytest.mark.slow  # imports DeepSpeed
+def test_legal_is_what_deepspeed_takes_and_the_resolved_file_too(tmp_path):
+    trios = [
+        {name: size for name, size in zip(TRIO, sizes, strict=True) if size}
+        for sizes in product((None, 12, 24, 100), (None, 1, 3, 4), (None, 1, 2, 5))
+    ]
+    extras = (
+        {},
+        {"zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8}},
+        {"zero_optimization": {"stage": 3, "reduce_bucket_size": 5.5}},
+        {"zero_optimization": {"stage": 1, "reduce_buckt_size": 5}},
+        {"zero_optimization": {"stage": 1, "mics_shard_size": 4}},
+        {"fp16": {"enabled": True}, "bf16": {"enabled": True}},
+        {"zero_optimization": {"stage": 1, "cpu_offload": True}},
+        {"amp": {"enabled": True}},
+    )
+    asked = [(trio, dp) for trio in trios for dp in (1, 3, 4)]
+    asked += [({"train_batch_size": 8} | extra, 4) for extra in extras]
+    verdicts = [judged(tmp_path, config, dp) for config, dp in asked]
+    resolved = [(v.resolved["config"], dp) for v, (_, dp) in zip(verdicts, asked, strict=True) if v.legal]
+    answer = ask_deepspeed(asked + resolved)
+    for verdict, (config, dp), refusal in zip(verdicts, asked, answer["taken"], strict=False):
+        assert verdict.legal == (refusal is None), (config, dp, verdict.problems, refusal)
+    assert not any(answer["taken"][len(asked) :])
+    assert sum(v.legal for v in verdicts) > 40
+
+    assert set(answer["sizes"]) == set(SIZES)
+    assert set(answer["deprecated"]) == set(DEPRECATED)
+    assert set(answer["switches"]) == set(SWITCHES) | set(DEPRECATED)
+    assert set(answer["fields"]) == set(ZERO) | set(DEPRECATED)
+    assert set(answer["removed"]) == {name.removeprefix("zero_optimization.") for name in REMOVED}
+    assert not set(TOP_LEVEL) & set(answer["removed"])
+
+
+def test_a_batch_that_nothing_reaches_names_the_nearest_that_are_legal(tmp_path):
+    wanted = {"train_batch_size": 100, "train_micro_batch_size_per_gpu": 5}
+    (problem,) = judged(tmp_path, wanted, 8).problems
+    assert problem.field == "train_batch_size"
+    assert problem.nearest == (80, 120)
+    assert problem.devices == (5, 10)
+    for batch in problem.nearest:
+        assert judged(tmp_path, wanted | {"train_batch_size": batch}, 8).legal
+    for devices in problem.devices:
+        assert judged(tmp_path, wanted, devices).legal
+
+
+def test_lists_and_auto_become_every_configuration_that_they_mean(tmp_path):
+    template = {
+        "train_batch_size": 32,
+        "train_micro_batch_size_per_gpu": [1, 2, 3],
+        "gradient_accumulation_steps": "auto",
+        "zero_optimization": {
+            "stage": [0, 2],
+            "reduce_bucket_size": "auto",
+            "allgather_bucket_size": 5e8,
+            "offload_optimizer": {"device": ["none", "cpu"]},
+        },
+    }
+    verdict = judged(tmp_path, template, 4)
+    assert verdict.combinations == 12
+    assert verdict.legal_combinations == 6  # micro batch 3 never; offload not at ZeRO-0
+    text = json.dumps(verdict.resolved["config"])
+    assert all(open_ not in text for open_ in ("auto", "[", "500000000.0"))
+    assert verdict.resolved["accumulation"] == 8
+    assert {problem.field for problem in verdict.problems} == {
+        "train_batch_size",
+        "zero_optimization.offload_optimizer.device",
+    }
+
+
+def test_a_misspelt_key_is_a_problem_and_an_own_one_a_warning(tmp_path):
+    batch = {"train_batch_size": 8}
+    near = judged(tmp_path, batch | {"gradient_acumulation_steps": 2})
+    assert not near.legal
+    assert near.problems[0].nearest == ("gradient_accumulation_steps",)
+    own = judged(tmp_path, batch | {"my_experiment": "a"})
+    assert own.legal
+    assert own.warnings[0].field == "my_experiment"
+
+
+ARGUMENTS = """
+TP=4
+MODEL="--num-layers 24 --hidden-size 2048 --num-attention-heads 16"
+ARGS=(
+  --tensor-model-parallel-size $TP
+  --pipeline-model-parallel-size 2  # stages
+  --micro-batch-size 2
+  --global-batch-size 64
+  --seq-length 2048 --bf16
+)
+torchrun pretrain_gpt.py ${ARGS[@]} $MODEL
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "devices", "field"),
+    [
+        ("", "16", None),
+        ("", "2x8", None),
+        ("", "12", "--tensor-model-parallel-size"),
+        ("--pipeline-model-parallel-size 5", "20", "--pipeline-model-parallel-size"),
+        ("--global-batch-size 63", "16", "--global-batch-size"),
+        ("--tensor-model-parallel-size 8", "8", "--tensor-model-parallel-size"),
+        ("--num-virtual-stages-per-pipeline-rank 5", "16", "--num-virtual-stages-per-pipeline-rank"),
+        ("--num-layers-per-virtual-pipeline-stage 5", "16", "--num-layers-per-virtual-pipeline-stage"),
+        ("--num-layers-per-virtual-pipeline-stage 3 --global-batch-size 12", "16", "--global-batch-size"),
+        ("--context-parallel-size 2 --seq-length 2050", "16", "--seq-length"),
+        ("--expert-model-parallel-size 2", "16", "--expert-model-parallel-size"),
+        ("--overlap-param-gather", "16", "--overlap-param-gather"),
+        ("--batch-size 4", "16", "--batch-size"),
+        ("--micro-batch-size $MBS", "16", "--micro-batch-size"),
+        ("", "4+12", None),
+        ("", "6+10", "--tensor-model-parallel-size"),
+    ],
+)
+def test_megatrons_arguments_are_judged_by_what_megatron_refuses(tmp_path, changed, devices, field):
+    (tmp_path / "run.sh").write_text(f"{ARGUMENTS} {changed}\n")
+    verdict = check(tmp_path / "run.sh", Devices.read(devices))
+    assert [problem.field for problem in verdict.problems][:1] == ([field] if field else [])
+    assert verdict.legal == (field is None)
+    if field is None:
+        assert verdict.resolved["dp"] == 2
+        assert verdict.resolved["accumulation"] == 16
+
+
+def test_the_nearest_degree_fits_the_model_too(tmp_path):
+    (tmp_path / "run.sh").write_text(ARGUMENTS)
+    (problem,) = check(tmp_path / "run.sh", Devices.read("12")).problems
+    assert problem.nearest == ()  # 3 and 6 do not divide 16 heads
+    assert problem.devices == (8, 16)
+
+
+@pytest.mark.parametrize("text", ["", "0", "4x", "4+", "many", "-3", "4+0"])
+def test_devices_that_are_none_are_refused(text):
+    with pytest.raises(InputError, match="--devices"):
+        Devices.read(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "remedy"),
+    [
+        ("ds.json", "{", "is not valid JSON"),
+        ("ds.json", '{"a": 1, "a": 2}', "a stands there twice"),
+        ("ds.json", "[]", "holds no object"),
+        ("run.sh", "echo hello", "has no Megatron argument"),
+        ("run.sh", "--micro-batch-size 'x", "mend the quotes"),
+        ("job.yaml", "model: 3", "job.yaml"),
+    ],
+)
+def test_what_is_no_configuration_is_one_line(tmp_path, name, text, remedy):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=remedy):
+        check(tmp_path / name, Devices.read("8"))
