@@ -129,7 +129,7 @@ def thinned(sources: pl.DataFrame, table: TableOfOne, share: float, seed: int) -
 def _replayed(
     table: TableOfOne, sources: pl.DataFrame, strategy: str, seed: int
 ) -> tuple[list[str], list[float]]:
-    tuner = Tuner(table.candidates, sources, strategy, seed)
+    tuner = Tuner.over(table.candidates, sources, strategy, seed)
     picks, scores, held = [], [], 0.0
     for _ in range(BUDGET):
         trial = table.of(tuner.ask()[0].knobs)
@@ -191,7 +191,7 @@ class Live:
         return trial
 
     def _searched(self, strategy: str, seed: int, sources: pl.DataFrame) -> Knobs | None:
-        tuner = Tuner(self.candidates, sources, strategy, seed)
+        tuner = Tuner.over(self.candidates, sources, strategy, seed)
         for number in range(BUDGET):
             knobs = tuner.ask()[0].knobs
             tuner.tell(self._trial(f"live-{strategy}-{seed}-t{number}", "search", knobs, seed))

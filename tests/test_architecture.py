@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "tuner": {"datasets", "collector", "model", "mlflow_config"},
     "cli": {"datasets", "collector", "model", "mlflow_config", "tuner"},
     "errors": set(),
-    "": {"datasets", "model"},
+    "": {"datasets", "model", "tuner"},
 }
 HEAVY = {"torch", "polars", "xgboost", "mlflow", "pyarrow", "sklearn", "scipy", "deepspeed", "pandas"}
 

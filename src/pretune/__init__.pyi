@@ -5,5 +5,8 @@ from .datasets import Trial as Trial
 from .datasets import TrialStore as TrialStore
 from .datasets import Workload as Workload
 from .model import Surrogate as Surrogate
+from .tuner import Space as Space
+from .tuner import Tuner as Tuner
+from .tuner import tune_function as tune_function
 
 __version__: str

@@ -7,9 +7,11 @@ import json
 import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import yaml
 
@@ -156,3 +158,47 @@ def write_job(tmp_path: Path, recorded: Path, history: Path, target: Platform):
         return path
 
     return write
+
+
+KERNEL_SPACE = {
+    "block": [16, 32, 64, 128, 256],
+    "warps": [1, 2, 4, 8],
+    "stages": [1, 2, 3, 4],
+    "unroll": [False, True],
+}
+
+
+def kernel_seconds(block, warps, stages, unroll, shift=0.0):
+    """An invented kernel, fastest at one block size, and out of shared memory for deep pipelines."""
+    if block * stages > 512:
+        raise MemoryError("shared memory")
+    away = (np.log2(block) - 6 - shift) ** 2 + 0.6 * (np.log2(warps) - 1) ** 2 + 0.3 * (stages - 3) ** 2
+    return 1e-3 * (1 + 0.4 * away + (0.2 if unroll else 0.0))
+
+
+def kernel_table(device, shift, scale=1.0):
+    rows = []
+    for values in itertools.product(*KERNEL_SPACE.values()):
+        knobs = dict(zip(KERNEL_SPACE, values, strict=True))
+        try:
+            speed = scale / kernel_seconds(**knobs, shift=shift)
+        except MemoryError:
+            speed = None
+        rows.append(
+            {f"knob.{name}": value for name, value in knobs.items()}
+            | {
+                "platform.name": device,
+                "status": "ok" if speed else "crash",
+                "tokens_per_s_per_device": speed,
+            }
+        )
+    return pl.DataFrame(rows)
+
+
+KERNEL_HISTORY = pl.concat([kernel_table("a", -0.5, 3.0), kernel_table("b", 0.4, 0.2)])
+
+
+@pytest.fixture(scope="session")
+def kernel() -> SimpleNamespace:
+    """An invented kernel: its space, its time, and two other devices' tables of it."""
+    return SimpleNamespace(space=KERNEL_SPACE, seconds=kernel_seconds, history=KERNEL_HISTORY)

@@ -32,7 +32,7 @@ def sources(history):
 
 def play(candidates, history, outcomes, name, trials, seed=0):
     """The trials of a search of the recorded target."""
-    tuner = Tuner(candidates, history, name, seed)
+    tuner = Tuner.over(candidates, history, name, seed)
     for _ in range(trials):
         for proposal in tuner.ask():
             tuner.tell(outcomes[frozenset(proposal.knobs.settings().items())])
@@ -75,7 +75,7 @@ def test_works_without_any_history(candidates, outcomes, name):
 
 def test_a_resumed_search_goes_on_as_the_uninterrupted_one(candidates, sources, outcomes, name):
     whole = play(candidates, sources, outcomes, name, 5).trials
-    resumed = Tuner(candidates, sources, name, 0)
+    resumed = Tuner.over(candidates, sources, name, 0)
     for trial in whole[:3]:
         resumed.tell(trial)
     row = resumed.ask()[0].knobs

@@ -32,7 +32,7 @@ def predict(
         else:
             platform = spec.platform
         candidates = spec.candidates(platform)
-        tuner = Tuner(candidates, spec.history_frame(Watcher().note), "transfer", spec.seed)
+        tuner = Tuner.over(candidates, spec.history_frame(Watcher().note), "transfer", spec.seed)
         ranking = [
             {"knobs": found.knobs.settings(), "predicted": found.predicted and found.predicted.asdict()}
             for found in tuner.ranking(top)

@@ -1,5 +1,7 @@
 from .answer import Answer as Answer
 from .campaign import Campaign as Campaign
+from .function import Tuned as Tuned
+from .function import tune_function as tune_function
 from .job import JobSpec as JobSpec
 from .session import TuningSession as TuningSession
 from .space import Candidates as Candidates

@@ -146,7 +146,7 @@ class TuningSession:
             self._begin_tracking()
             store, runs = TrialStore(self.out / "trials"), self.out / "runs"
             self.runner = TrialRunner(opened.launcher, store, runs, self.tracker, self.watcher)
-            tuner = Tuner(self.candidates, history, self.job.strategy, self.job.seed)
+            tuner = Tuner.over(self.candidates, history, self.job.strategy, self.job.seed)
             self._search(tuner)
             comparison = self._compare(tuner, default)
             self.watcher.expect(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
@@ -127,9 +127,9 @@ class Space(Spec):
         """
         declared = find_framework(framework)
         self.check_knobs(declared, workload, where)
-        points, dropped = self._constrained(where)
+        grid, dropped = self.grid(where)
         found: dict[Key, Knobs] = {}
-        for point in points:
+        for point in grid.iter_rows(named=True):
             wanted = Knobs(**point)
             problems = declared.problems(workload, platform, wanted)
             if problems:
@@ -163,7 +163,11 @@ class Space(Spec):
             for value in values:
                 Knobs.from_mapping({name: value}, where)
 
-    def _constrained(self, where: str) -> tuple[Iterable[dict[str, Any]], Counter[str]]:
+    def grid(self, where: str = "space") -> tuple[pl.DataFrame, Counter[str]]:
+        """A column per knob, a row per combination that meets the constraints; how many each one dropped.
+
+        Raises :class:`InputError` when there are too many, and for an expression that is none.
+        """
         if self.count > MOST_COMBINATIONS:
             raise InputError(
                 f"{where}: {self.count} combinations are more than {MOST_COMBINATIONS}; "
@@ -178,7 +182,7 @@ class Space(Spec):
             if len(kept) < len(grid):
                 dropped[f"constraint {expression}"] += len(grid) - len(kept)
             grid = kept
-        return grid.iter_rows(named=True), dropped
+        return grid, dropped
 
     def _filtered(self, grid: pl.DataFrame, expression: str, where: str) -> pl.DataFrame:
         known = f"known names: {', '.join(self.knobs)}"

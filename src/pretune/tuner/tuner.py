@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
 
 from pretune.datasets.knobs import Knobs
+from pretune.datasets.platform import Platform
 from pretune.datasets.schema import to_table
 from pretune.datasets.trial import Trial
+from pretune.datasets.workload import Workload
 from pretune.model.base import Prediction
-from pretune.tuner.space import Candidates
+from pretune.tuner.space import Candidates, Space
 from pretune.tuner.strategies import strategy as find_strategy
 
 
@@ -44,19 +47,52 @@ class Proposal:
 
 
 class Tuner:
-    """Chooses among ``candidates``, helped by ``history``; knows nothing of launchers or storage.
+    """Chooses configurations of ``space`` for ``workload`` on ``platform``, helped by ``history``.
 
-    ``history`` is a frame in the store's columns (:meth:`TrialStore.frame`), failed trials
-    included. The same seed and the same tells give the same proposals.
+    ::
+
+        tuner = pretune.Tuner({"micro_batch": [1, 2, 4], "zero_stage": [0, 1, 2, 3]}, workload, platform)
+        for proposal in tuner.ask(4):
+            tuner.tell(run(proposal.knobs))  # a Trial
+        tuner.best()
+
+    ``history``: a store's folder or URL, ``"shipped"``, or a frame in the store's columns
+    (:meth:`TrialStore.frame`), failed trials included. Knows nothing of launchers or storage. The same
+    seed and the same tells give the same proposals. Raises :class:`InputError` for a space of which nothing
+    can run, and for a history that holds nothing.
     """
 
     def __init__(
         self,
+        space: Space | Mapping[str, Any],
+        workload: Workload,
+        platform: Platform,
+        history: pl.DataFrame | str | Path | None = None,
+        framework: str = "deepspeed",
+        strategy: str = "transfer",
+        seed: int = 0,
+    ) -> None:
+        space = space if isinstance(space, Space) else Space.from_mapping({"knobs": dict(space)}, "space")
+        if isinstance(history, str | Path):
+            from pretune.tuner.job import read_history
+
+            history = read_history(history)
+        self._begin(space.candidates(workload, platform, framework), history, strategy, seed)
+
+    @classmethod
+    def over(
+        cls,
         candidates: Candidates,
         history: pl.DataFrame | None = None,
         strategy: str = "transfer",
         seed: int = 0,
-    ) -> None:
+    ) -> Self:
+        """One that chooses among candidates that were enumerated before."""
+        tuner = cls.__new__(cls)
+        tuner._begin(candidates, history, strategy, seed)
+        return tuner
+
+    def _begin(self, candidates: Candidates, history: pl.DataFrame | None, strategy: str, seed: int) -> None:
         self.candidates = candidates
         empty = pl.DataFrame(to_table([]))
         self.strategy = find_strategy(strategy)(candidates.frame, empty if history is None else history, seed)
