@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pretune.tuner.answer import Answer
+from pretune.tuner.portability import Outcome, Portability
 
 OUTSIDE = "~ lies outside of what was learned: physics with a wide interval"
 
@@ -121,3 +122,42 @@ def _speed(measured: dict[str, Any]) -> str:
 def _differing(knobs: list[dict[str, Any]]) -> list[str]:
     names = list(dict.fromkeys(name for each in knobs for name in each))
     return [name for name in names if len({str(each.get(name)) for each in knobs}) > 1]
+
+
+def show_portability(found: list[Portability]) -> None:
+    """A table per problem: policies with their efficiency on each platform and what it comes to."""
+    console = Console()
+    figures = ("harmonic mean", "95 %", "mean", "worst", "runs on", "MFU", "of the bound")
+    for each in found:
+        searched = zip(each.platforms, each.searched, strict=True)
+        table = Table(
+            title=f"{each.problem}: share of the best known",
+            caption="best known of " + ", ".join(f"{n} configurations on {name}" for name, n in searched),
+            title_justify="left",
+            caption_justify="left",
+        )
+        table.add_column("policy")
+        for name in (*each.platforms, *figures):
+            table.add_column(name, justify="right")
+        for outcome in each.outcomes:
+            table.add_row(*_policy(outcome))
+        console.print(table)
+        for note in dict.fromkeys(f"* {o.policy}: {o.note}" for o in each.outcomes if o.note):
+            console.print(note, highlight=False)
+
+
+def _policy(outcome: Outcome) -> list[str]:
+    main, *others = (outcome.scores[kind] for kind in ("application", "architectural", "attainable"))
+    beside = (main.arithmetic, main.worst, main.supported) if main else (None,) * 3
+    return [
+        outcome.policy + (" *" if outcome.note else ""),
+        *(_share(value) for value in outcome.efficiencies["application"]),
+        _share(main.harmonic if main else None),
+        "{:.2f} to {:.2f}".format(*main.interval) if main and main.interval else "-",
+        *(_share(value) for value in beside),
+        *(_share(other.harmonic if other else None) for other in others),
+    ]
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

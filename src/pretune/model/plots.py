@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -43,6 +43,26 @@ def attribution_plot(shares: Mapping[str, float], path: str | Path) -> Path:
     axes = _axes("mean absolute effect on throughput, %", "")
     most = sorted(shares.items(), key=lambda item: item[1])[-BARS:]
     axes.barh([name for name, _ in most], [100 * share for _, share in most])
+    return _saved(axes, path, logarithmic=False)
+
+
+def cascade_plot(efficiencies: Mapping[str, Sequence[float]], title: str, path: str | Path) -> Path:
+    """For each policy: the efficiency on its best, second best, ... platform, and the harmonic mean so far.
+
+    A figure of Sewall et al. 2020 (P3HPC at SC'20). Lines differ by marker, too.
+    """
+    axes = _axes("platforms, the policy's best first", "share of the best known")
+    for number, (name, values) in enumerate(efficiencies.items()):
+        ordered = np.sort(values)[::-1]
+        counts = np.arange(1, len(ordered) + 1)
+        so_far = [k / np.sum(1 / ordered[:k]) if ordered[k - 1] > 0 else 0.0 for k in counts]
+        style: dict[str, Any] = {"color": f"C{number}", "marker": "osD^vPX*hd"[number % 10], "ms": 4}
+        axes.plot(counts, ordered, lw=0.8, ls=":", **style)
+        axes.plot(counts, so_far, lw=1.5, label=name, **style)
+    axes.set(
+        title=title, ylim=(0, 1.05), xticks=range(1, 1 + max(map(len, efficiencies.values()), default=1))
+    )
+    axes.legend(fontsize=7, title="solid: harmonic mean so far; dotted: each", title_fontsize=7)
     return _saved(axes, path, logarithmic=False)
 
 

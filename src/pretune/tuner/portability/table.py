@@ -1,0 +1,134 @@
+"""What a history knows of one problem: every configuration on every platform."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretune.datasets.frameworks import FRAMEWORKS
+from pretune.datasets.knobs import Knobs, KnobValue
+from pretune.datasets.platform import Platform
+from pretune.datasets.trial import Trial
+from pretune.datasets.workload import Workload
+from pretune.errors import IllegalKnobs
+
+Array = NDArray[np.float64]
+Key = frozenset[tuple[str, KnobValue]]
+DERIVED = ("dp", "accumulation")  # follow from the batch and the number of devices
+
+
+@dataclass
+class Problem:
+    """One workload (model, batch, numerics) under one framework, on p platforms, in c configurations.
+
+    ``trials``: by configuration and platform, those that ran it. A failed one does not support the platform;
+    a cell without trials is not known, and neither supported nor not.
+    """
+
+    workload: Workload
+    framework: str
+    platforms: list[Platform]
+    configurations: list[Knobs]
+    trials: dict[tuple[Key, str], list[Trial]]
+
+    @property
+    def name(self) -> str:
+        return f"{self.workload.name} ({self.framework})"
+
+    @cached_property
+    def speed(self) -> Array:
+        """(c, p) tokens/s per device, the mean of the runs that ended well; 0: all failed; NaN: none ran."""
+        return self._cells(self._mean)
+
+    @cached_property
+    def error(self) -> Array:
+        """(c, p) relative standard error of ``speed``; NaN where nothing tells."""
+        return self._cells(self._error)
+
+    def row(self, knobs: Knobs) -> int | None:
+        """The configuration that is ``knobs`` but for what devices decide."""
+        wanted = key(knobs)
+        return next((i for i, each in enumerate(self.configurations) if key(each) == wanted), None)
+
+    def default(self, platform: Platform) -> int | None:
+        """The framework's stock configuration there; None where it was not run, or is not known."""
+        declared = FRAMEWORKS.get(self.framework)
+        try:
+            return self.row(declared.default_knobs(self.workload, platform)) if declared else None
+        except IllegalKnobs:
+            return None
+
+    def _cells(self, figure: Any) -> Array:
+        return np.array(
+            [
+                [figure(self.trials.get((key(knobs), platform.name), [])) for platform in self.platforms]
+                for knobs in self.configurations
+            ]
+        )
+
+    @staticmethod
+    def _mean(trials: Sequence[Trial]) -> float:
+        good = [trial.tokens_per_s_per_device or 0.0 for trial in trials if trial.ok]
+        if not trials:
+            return math.nan
+        return sum(good) / len(good) if good else 0.0
+
+    @staticmethod
+    def _error(trials: Sequence[Trial]) -> float:
+        good = [trial for trial in trials if trial.ok]
+        speeds = np.array([trial.tokens_per_s_per_device for trial in good], dtype=float)
+        if len(speeds) > 1:
+            return float(speeds.std(ddof=1) / speeds.mean() / math.sqrt(len(speeds)))
+        for trial in good:
+            if trial.tokens_per_s_std_error and trial.tokens_per_s:
+                return trial.tokens_per_s_std_error / trial.tokens_per_s
+        return math.nan
+
+
+def key(knobs: Knobs) -> Key:
+    return frozenset((name, value) for name, value in knobs.settings().items() if name not in DERIVED)
+
+
+def problems(trials: Iterable[Trial], platforms: Sequence[str] = ()) -> list[Problem]:
+    """The workloads that at least two platforms ran, those of most platforms first.
+
+    ``platforms``: those that count; unless given, one per kind of hardware: of clusters of one kind that
+    differ in size alone, the one with most trials.
+    """
+    grouped: dict[tuple[Workload, str], dict[str, list[Trial]]] = defaultdict(lambda: defaultdict(list))
+    for trial in trials:
+        if trial.purpose != "diagnostic" and (not platforms or trial.platform.name in platforms):
+            grouped[trial.workload, trial.framework][trial.platform.name].append(trial)
+    found = []
+    for (workload, framework), by_platform in grouped.items():
+        kept = by_platform if platforms else _one_of_each_kind(by_platform)
+        if len(kept) > 1:
+            found.append(_problem(workload, framework, kept))
+    return sorted(found, key=lambda each: (-len(each.platforms), each.name))
+
+
+def _one_of_each_kind(by_platform: dict[str, list[Trial]]) -> dict[str, list[Trial]]:
+    kinds: dict[Platform, str] = {}
+    for name, trials in by_platform.items():
+        kind = trials[0].platform.model_copy(update={"name": "any", "nodes": 1})
+        if kind not in kinds or len(trials) > len(by_platform[kinds[kind]]):
+            kinds[kind] = name
+    return {name: by_platform[name] for name in kinds.values()}
+
+
+def _problem(workload: Workload, framework: str, by_platform: dict[str, list[Trial]]) -> Problem:
+    cells: dict[tuple[Key, str], list[Trial]] = defaultdict(list)
+    configurations: dict[Key, Knobs] = {}
+    for name, trials in by_platform.items():
+        for trial in trials:
+            cells[key(trial.knobs), name].append(trial)
+            configurations.setdefault(key(trial.knobs), trial.knobs)
+    hardware = [trials[0].platform for _, trials in sorted(by_platform.items())]
+    return Problem(workload, framework, hardware, list(configurations.values()), dict(cells))
