@@ -96,8 +96,8 @@ def key(knobs: Knobs) -> Key:
     return frozenset((name, value) for name, value in knobs.settings().items() if name not in DERIVED)
 
 
-def problems(trials: Iterable[Trial], platforms: Sequence[str] = ()) -> list[Problem]:
-    """The workloads that at least two platforms ran, those of most platforms first.
+def problems(trials: Iterable[Trial], platforms: Sequence[str] = (), least: int = 2) -> list[Problem]:
+    """The workloads that at least ``least`` platforms ran, those of most platforms first.
 
     ``platforms``: those that count; unless given, one per kind of hardware: of clusters of one kind that
     differ in size alone, the one with most trials.
@@ -109,7 +109,7 @@ def problems(trials: Iterable[Trial], platforms: Sequence[str] = ()) -> list[Pro
     found = []
     for (workload, framework), by_platform in grouped.items():
         kept = by_platform if platforms else _one_of_each_kind(by_platform)
-        if len(kept) > 1:
+        if len(kept) >= least:
             found.append(_problem(workload, framework, kept))
     return sorted(found, key=lambda each: (-len(each.platforms), each.name))
 

@@ -1,4 +1,4 @@
-"""``pretune portability`` on the history that ships."""
+"""``pretune portability`` and ``explain`` on the history that ships."""
 
 import json
 
@@ -18,3 +18,12 @@ def test_the_shipped_platforms_are_judged_and_drawn(pretune, tmp_path):
     wrong = pretune("portability", "--platforms", "cpu-half,nowhere")
     assert wrong.returncode == 2
     assert "known: cpu-1gbit" in wrong.stderr
+
+
+def test_explain_parts_what_was_measured_from_what_is_predicted(pretune):
+    shown = pretune("explain", "--platform", "cpu-half")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.index("What the defaults cost") < shown.stdout.index("measured, pairs")
+    assert "predicted, too few pairs" in shown.stdout
+    answer = json.loads(pretune("explain", "--platform", "cpu-half", "--json").stdout)
+    assert len(answer["insights"]) == 2
