@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
@@ -24,9 +23,32 @@ from pretune.datasets.workload import Workload
 from pretune.errors import InputError
 
 SAME = "the same as another configuration once defaults are filled in"
-MOST_COMBINATIONS = 200_000  # each one is resolved and judged by the framework, some 50 us apiece
+MOST_COMBINATIONS = 5_000_000
+_BESIDE = ("row", "same_as_another")
 
 Key = frozenset[tuple[str, KnobValue]]
+
+
+def key(knobs: Knobs) -> Key:
+    """What makes two configurations the same one: equal knobs, whatever their order."""
+    return frozenset(knobs.settings().items())
+
+
+class Configurations(Sequence[Knobs]):
+    """Configurations as a table (n rows, a column per knob, null where not set), each made when asked for."""
+
+    def __init__(self, table: pl.DataFrame) -> None:
+        order = [*Knobs.model_fields, *sorted(table.columns)]
+        self.table = table.select(name for name in dict.fromkeys(order) if name in table.columns)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return Configurations(self.table[at])
+        told = self.table.row(range(len(self.table))[at], named=True)
+        return Knobs(**{name: value for name, value in told.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -39,19 +61,24 @@ class Candidates:
     workload: Workload
     platform: Platform
     framework: str
-    knobs: list[Knobs]
+    knobs: Sequence[Knobs]
     dropped: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.knobs)
 
     @cached_property
+    def _table(self) -> pl.DataFrame:
+        if isinstance(self.knobs, Configurations):
+            return self.knobs.table
+        return pl.DataFrame([knobs.settings() for knobs in self.knobs], infer_schema_length=None)
+
+    @cached_property
     def frame(self) -> pl.DataFrame:
         """(n rows) in the store's columns: ``knob.*``, and the constant ones of workload and platform."""
-        rows = [{f"knob.{name}": value for name, value in k.settings().items()} for k in self.knobs]
         types = pl.DataFrame(core_schema().empty_table()).schema
         constants = [pl.lit(value, types[name]).alias(name) for name, value in self._constants().items()]
-        return pl.DataFrame(rows, infer_schema_length=None).with_columns(constants)
+        return self._table.rename(lambda name: f"knob.{name}").with_columns(constants)
 
     def _constants(self) -> dict[str, Any]:
         spec = TrialSpec(
@@ -65,18 +92,29 @@ class Candidates:
         row = flatten(spec)
         return {n: v for n, v in row.items() if n not in of_the_run and not n.startswith("measure.")}
 
-    @cached_property
-    def _rows(self) -> dict[Key, int]:
-        return {key(knobs): row for row, knobs in enumerate(self.knobs)}
-
     def row_of(self, knobs: Knobs) -> int | None:
         """The row with exactly these resolved knobs; None when it is not among the candidates."""
-        return self._rows.get(key(knobs))
+        told, table = knobs.settings(), self._table
+        if not told.keys() <= set(table.columns):
+            return None
+        same = [pl.col(name).eq_missing(pl.lit(told.get(name))) for name in table.columns]
+        found = table.select(pl.arg_where(pl.all_horizontal(same))).to_series()
+        return int(found[0]) if len(found) else None
 
 
-def key(knobs: Knobs) -> Key:
-    """What makes two configurations the same one: equal knobs, whatever their order."""
-    return frozenset(knobs.settings().items())
+def _resolved(columns: Collection[str]) -> list[pl.Expr]:
+    """The knobs of each configuration: a free one as the space has it, unless it is not read."""
+    found = []
+    names = {
+        name.removeprefix(kind) for name in columns for kind in ("to.", "default.") if name.startswith(kind)
+    }
+    for name in sorted(names):
+        if f"default.{name}" in columns:
+            stock = pl.col(f"to.{name}") if f"to.{name}" in columns else pl.lit(None)
+            found.append(pl.when(pl.col(f"default.{name}")).then(stock).otherwise(pl.col(name)).alias(name))
+        else:
+            found.append(pl.col(f"to.{name}").alias(name))
+    return found
 
 
 class Space(Spec):
@@ -128,23 +166,58 @@ class Space(Spec):
         declared = find_framework(framework)
         self.check_knobs(declared, workload, where)
         grid, dropped = self.grid(where)
-        found: dict[Key, Knobs] = {}
-        for point in grid.iter_rows(named=True):
-            wanted = Knobs(**point)
-            problems = declared.problems(workload, platform, wanted)
-            if problems:
-                dropped[str(problems[0])] += 1
-                continue
-            unread = declared.unread(platform, wanted)
-            read = Knobs(**{name: value for name, value in point.items() if name not in unread})
-            knobs = declared.filled(workload, platform, read)
-            if found.setdefault(key(knobs), knobs) is not knobs:
-                varied = [name for name in point if name in unread and len(self.knobs[name]) > 1]
-                dropped[f"{varied[0]}: {unread[varied[0]]}" if varied else SAME] += 1
-        if not found:
+        judged = self._judged(grid, declared, workload, platform)
+        kinds = grid.join(judged, on=self._bound(declared), how="left", maintain_order="left")
+        for reason, count in kinds.drop_nulls("reason").group_by("reason", maintain_order=True).len().rows():
+            dropped[reason] += count
+        legal = kinds.filter(pl.col("reason").is_null())
+        if legal.is_empty():
             reasons = "; ".join(f"{n} x {reason}" for reason, n in dropped.most_common(3))
             raise InputError(f"{where}: no configuration is left ({reasons}); widen knobs or constraints")
-        return Candidates(workload, platform, framework, list(found.values()), dict(dropped))
+        found = legal.select("same_as_another", *_resolved(legal.columns)).with_row_index("row")
+        table = found.unique(
+            [n for n in found.columns if n not in _BESIDE], keep="first", maintain_order=True
+        )
+        twice = found.join(table, on="row", how="anti").group_by("same_as_another", maintain_order=True).len()
+        for reason, count in twice.rows():
+            dropped[reason] += count
+        return Candidates(workload, platform, framework, Configurations(table.drop(_BESIDE)), dict(dropped))
+
+    def _bound(self, declared: Framework) -> list[str]:
+        """The knobs whose value some rule looks at; all others only take their place in what those allow."""
+        known = declared.knobs
+        return [name for name in self.knobs if name in known and not known[name].free] or list(self.knobs)[:1]
+
+    def _judged(
+        self, grid: pl.DataFrame, declared: Framework, workload: Workload, platform: Platform
+    ) -> pl.DataFrame:
+        """A row per combination of the bound knobs: the ``reason`` why it cannot run, or its resolved knobs
+        (``to.NAME``), a free knob that it does not read at its default, and what makes it
+        ``same_as_another``."""
+        bound = self._bound(declared)
+        free = [name for name in self.knobs if name not in bound]
+        some = {name: values[0] for name, values in self.knobs.items() if name in free}
+        rows = []
+        for point in grid.select(bound).unique(maintain_order=True).iter_rows(named=True):
+            wanted = Knobs(**some | point)
+            problems = declared.problems(workload, platform, wanted)
+            if problems:
+                rows.append(point | {"reason": str(problems[0])})
+                continue
+            unread = declared.unread(platform, wanted)
+            read = Knobs(**{name: value for name, value in (some | point).items() if name not in unread})
+            told = declared.filled(workload, platform, read).settings()
+            resolved = {f"to.{n}": v for n, v in told.items() if n not in free or n in unread}
+            varied = next((n for n in self.knobs if n in unread and len(self.knobs[n]) > 1), None)
+            why = f"{varied}: {unread[varied]}" if varied else SAME
+            default = {f"default.{name}": name in unread for name in free}
+            rows.append(point | {"reason": None, "same_as_another": why} | default | resolved)
+        columns = dict.fromkeys(name for row in rows for name in row) | {"same_as_another": None}
+        types = {"reason": pl.String, "same_as_another": pl.String} | {n: grid.schema[n] for n in bound}
+        types |= {f"to.{name}": grid.schema[name] for name in free}
+        return pl.DataFrame(
+            {name: pl.Series(name, [row.get(name) for row in rows], types.get(name)) for name in columns}
+        )
 
     def check_knobs(self, declared: Framework, workload: Workload, where: str) -> None:
         """Raises :class:`InputError` for an unknown knob, a wrong value, or numerics that would change."""
@@ -173,9 +246,10 @@ class Space(Spec):
                 f"{where}: {self.count} combinations are more than {MOST_COMBINATIONS}; "
                 "give fewer values or knobs"
             )
-        grid = pl.DataFrame(
-            list(itertools.product(*self.knobs.values())), schema=list(self.knobs), orient="row"
-        )
+        grid = pl.DataFrame()
+        for name, values in self.knobs.items():
+            column = pl.DataFrame({name: pl.Series(values, strict=False)})
+            grid = column if grid.is_empty() else grid.join(column, how="cross", maintain_order="left_right")
         dropped: Counter[str] = Counter()
         for expression in self.constraints:
             kept = self._filtered(grid, expression, where)

@@ -21,7 +21,8 @@ class KnobDeclaration:
     that the knob changes what is computed, so that the loss must be checked; it is a type, and
     the workload's own precision changes nothing. ``inert`` names the backends on which the knob
     changes nothing at any setting of the others, with the reason; ``zero_stages`` the ZeRO stages
-    that read it.
+    that read it. ``free``: no rule and no derived value looks at its value, so that a space is judged
+    without multiplying by it.
     """
 
     name: str
@@ -30,6 +31,7 @@ class KnobDeclaration:
     numerics: bool = False
     inert: Mapping[str, str] = field(default_factory=dict)
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
+    free: bool = False
 
 
 @dataclass(frozen=True)

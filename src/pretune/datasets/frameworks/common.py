@@ -43,13 +43,17 @@ PROGRAM = declare(
         "activation_checkpointing",
         "none",
         "Recomputed in the backward pass: nothing, the attention ('selective'), or whole layers ('full').",
+        free=True,
     ),
     KnobDeclaration(
         "precision", None, "Type of weights and activations; the workload's own unless set.", numerics=True
     ),
-    KnobDeclaration("attention", "sdpa", "Attention kernel, by the trial program's name for it."),
-    KnobDeclaration("compile", False, "Compile the model with torch.compile."),
+    KnobDeclaration("attention", "sdpa", "Attention kernel, by the trial program's name for it.", free=True),
+    KnobDeclaration("compile", False, "Compile the model with torch.compile.", free=True),
     KnobDeclaration(
-        "threads_per_rank", 1, "Threads of each rank on the host (torchrun sets OMP_NUM_THREADS=1)."
+        "threads_per_rank",
+        1,
+        "Threads of each rank on the host (torchrun sets OMP_NUM_THREADS=1).",
+        free=True,
     ),
 )

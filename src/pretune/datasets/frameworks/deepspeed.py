@@ -20,7 +20,11 @@ ZERO = declare(
         "zero_stage", 0, "Sharded over dp: nothing; optimizer states; gradients too; weights too."
     ),
     KnobDeclaration(
-        "reduce_bucket_size", _BUCKET, "Gradient elements reduced at a time.", zero_stages=(1, 2, 3)
+        "reduce_bucket_size",
+        _BUCKET,
+        "Gradient elements reduced at a time.",
+        zero_stages=(1, 2, 3),
+        free=True,
     ),
     KnobDeclaration(
         "allgather_bucket_size",
@@ -28,6 +32,7 @@ ZERO = declare(
         "Weight elements gathered at a time after the step.",
         inert=inert("whole partitions are gathered by all_gather_into_tensor, unsharded", "gloo", "nccl"),
         zero_stages=(1, 2),
+        free=True,
     ),
     KnobDeclaration(
         "overlap_comm",
@@ -35,6 +40,7 @@ ZERO = declare(
         "Reduce gradients while the backward pass runs; on by default at ZeRO-3 only.",
         inert=inert("the CPU accelerator has no streams to overlap on", "gloo"),
         zero_stages=(1, 2, 3),
+        free=True,
     ),
     KnobDeclaration(
         "reduce_scatter",
@@ -42,18 +48,21 @@ ZERO = declare(
         "Reduce-scatter the gradients at ZeRO-3, else all-reduce them. At ZeRO-1 and ZeRO-2 it changes "
         "nothing on gloo: the same all-reduce either way.",
         zero_stages=(1, 2, 3),
+        free=True,
     ),
     KnobDeclaration(
         "allgather_partitions",
         True,
         "Gather updated weights in one collective instead of broadcasts.",
         inert=inert("the flag is read and then not used by ZeRO-1, ZeRO-2 and ZeRO-3", "gloo", "nccl"),
+        free=True,
     ),
     KnobDeclaration(
         "use_multi_rank_bucket_allreduce",
         True,
         "All-reduce a bucket of several ranks' gradients, else reduce to each owner.",
         zero_stages=(1, 2),
+        free=True,
     ),
     KnobDeclaration(
         "contiguous_gradients",
@@ -61,9 +70,14 @@ ZERO = declare(
         "Copy gradients into one buffer of reduce_bucket_size elements as they come. On gloo it changes "
         "nothing, except that off it makes ZeRO-3 reduce-scatter even with reduce_scatter off.",
         zero_stages=(1, 2, 3),
+        free=True,
     ),
     KnobDeclaration(
-        "stage3_prefetch_bucket_size", 50_000_000, "Weight elements fetched ahead.", zero_stages=(3,)
+        "stage3_prefetch_bucket_size",
+        50_000_000,
+        "Weight elements fetched ahead.",
+        zero_stages=(3,),
+        free=True,
     ),
     KnobDeclaration(
         "stage3_param_persistence_threshold",
@@ -76,6 +90,7 @@ ZERO = declare(
         1_000_000_000,
         "Weight elements kept gathered at most.",
         zero_stages=(3,),
+        free=True,
     ),
     KnobDeclaration(
         "communication_data_type",
