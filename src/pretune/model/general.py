@@ -72,15 +72,17 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
         return self
 
     def _newcomers(self, frame: pl.DataFrame) -> NDArray[np.bool_]:
-        """(n,) trials of what has few: fewer than :data:`FEW`, or so few that they are a minority."""
+        """(n,) trials of what has few, where these are a minority; else, of what has fewest."""
         good, kinds = ran(frame), kinds_of(frame)
         counts = []
         for kind in ("model", "platform", "accelerator"):
             at = numbered(kinds[kind].to_list())
             counts.append(np.bincount(at[good], minlength=int(at.max(initial=-1)) + 1)[at])
+        most = MINORITY * len(frame)
         for few in range(FEW, 0, -1):
-            new = np.logical_or.reduce([fewest(count, few) for count in counts])
-            if new.sum() <= MINORITY * len(frame):
+            each = [count < few for count in counts]
+            new = np.any([one & (one.sum() <= most) for one in each], axis=0)
+            if new.any() and new.sum() <= most:
                 return np.asarray(new, dtype=bool)
         return np.zeros(len(frame), dtype=bool)
 
@@ -201,12 +203,3 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
         model.check_rows_ = rows_frame(sheet["check"]["rows"])
         verify(model, folder, sheet)
         return model
-
-
-def fewest(counts: NDArray[np.int64], few: int) -> NDArray[np.bool_]:
-    """(n,) which rows' ``counts`` are below ``few``, or below the largest number that leaves a minority."""
-    for least in range(few, 0, -1):
-        new: NDArray[np.bool_] = counts < least
-        if new.sum() <= MINORITY * len(counts):
-            return new
-    return np.zeros(len(counts), dtype=bool)
