@@ -82,3 +82,30 @@ def test_the_type_of_a_column_is_no_news() -> None:
         pl.col("model.hidden_size").cast(pl.Float64), pl.lit(float("nan")).alias("model.kv_heads")
     )
     assert surrogate.predict(elsewhere).high.tolist() == surrogate.predict(frame).high.tolist()
+
+
+def test_models_of_unknown_shape_are_told_apart_by_their_names() -> None:
+    """Physics says nothing of them, but that the new one is slow."""
+
+    def unnamed(name: str, frame: pl.DataFrame) -> pl.DataFrame:
+        shape = pl.col("^model\\..*$").exclude("model.name")
+        shapeless = frame.drop(frame.select(shape).columns)
+        return shapeless.with_columns(pl.lit(name).alias("model.name"))
+
+    known = unnamed("old", trials("half", 60))
+    slow = unnamed("new", trials("half", seed=5)).with_columns(pl.col("tokens_per_s_per_device") * 0.4)
+    surrogate = Surrogate().fit(pl.concat([known, slow[:5]], how="diagonal"))
+    assert len(surrogate.own_) == 5
+    missed = scores(predictions(surrogate, slow[5:]))["median_absolute_relative_error"]
+    assert (
+        missed < 0.5 * scores(predictions(Surrogate().fit(known), slow[5:]))["median_absolute_relative_error"]
+    )
+
+
+def test_where_many_are_few_the_fewest_are_newcomers() -> None:
+    """Every platform has fewer trials than a newcomer may have."""
+    few = pl.concat([trials(name, 7) for name in ("loopback", "half", "gigabit", "slow")], how="diagonal")
+    one = trials("capped").filter(status="ok")[:1]
+    assert Surrogate().fit(pl.concat([few, one], how="diagonal")).own_["platform.name"].to_list() == [
+        "capped"
+    ]

@@ -233,6 +233,22 @@ def test_constants_are_found_again() -> None:
     assert after.std() < before.std() / 3
 
 
+def test_trials_on_one_node_leave_the_links_between_nodes_open() -> None:
+    across = {"knob.tp": 16, "platform.nodes": 2}
+    inside = [
+        {"knob.tp": tp, "knob.micro_batch": m, "platform.nodes": 1} for tp in (1, 2, 8) for m in (1, 2, 4)
+    ]
+    table = frame(*inside)
+    trials = table.with_columns(tokens_per_s_per_device=np.exp(PHYSICS.log_throughput(table)))
+    known, before = (
+        np.linalg.norm(physics.doubts(frame(*inside, across)), axis=1)
+        for physics in (PHYSICS.calibrated(trials), PHYSICS)
+    )
+    # what all trials share may be the way they were measured
+    assert (known[:-1] < 0.75 * before[:-1]).all()
+    assert known[-1] > 1.5 * known[:-1].max()
+
+
 def test_no_trials_no_news() -> None:
     assert PHYSICS.calibrated(frame({}).clear()).constants == PHYSICS.constants
 

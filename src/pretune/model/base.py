@@ -28,7 +28,13 @@ class Baseline(ABC):
     @property
     @abstractmethod
     def constants(self) -> dict[str, float]:
-        """What :meth:`calibrated` learned, by name; all that tells one baseline of a name from another."""
+        """What :meth:`calibrated` learned, by name."""
+
+    @property
+    @abstractmethod
+    def doubt(self) -> Array:
+        """(c, c) a root of the covariance of the c :attr:`constants`: what trials have not told of them.
+        With them, all that tells one baseline of a name from another."""
 
     @abstractmethod
     def calibrated(self, frame: pl.DataFrame) -> Self:
@@ -50,6 +56,10 @@ class Baseline(ABC):
     @abstractmethod
     def shares(self, frame: pl.DataFrame) -> Array:
         """(n, c) shares of the step's components: how its log time moves when one component slows down."""
+
+    @abstractmethod
+    def doubts(self, frame: pl.DataFrame) -> Array:
+        """(n, c) how log time moves with :attr:`doubt`: inner products are the covariance of rows."""
 
     @abstractmethod
     def features(self, frame: pl.DataFrame) -> pl.DataFrame:

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from pretune.model.base import Array, Baseline, Prediction, Predictor
 from pretune.model.columns import numbered, numbers, ran, rows, words
 from pretune.model.feasibility import told_by_neighbours
+from pretune.model.games import games, rows_of
 from pretune.model.gaussian import SAME, near_kernel
 from pretune.model.need import PEAKS
 from pretune.model.newcomers import KNOWN, SCALES, SURPRISE, UNTRIED, Newcomers, Rows
@@ -26,15 +27,11 @@ from pretune.model.surrogate import (
     in_slices,
     kinds_of,
     norm_reach,
-    residuals,
 )
 
 LEARNED_FROM = ("status", "tokens_per_s_per_device", *PEAKS)
 FEW = 8  # trials, with fewer of which a model, a platform or an accelerator is a newcomer
 MINORITY = 0.2  # of all trials that newcomers have at most; else there is no bulk to be new to
-PLAYED_KEYS = 6  # held-out keys of each kind that are played as newcomers
-PLAYED_TRIALS = (1, 3, 5)  # how many trials they then have
-PLAYED_ROWS = 60  # how many others are predicted
 EVIDENCE = 10.0  # trials that all that was played is worth, when scales are weighed
 MAX_NEW = 500  # trials of newcomers, the latest: the process is cubic in them
 
@@ -75,61 +72,42 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
         return self
 
     def _newcomers(self, frame: pl.DataFrame) -> NDArray[np.bool_]:
-        """(n,) trials of what has few, where these are a minority."""
+        """(n,) trials of what has few, where these are a minority; else, of what has fewest."""
         good, kinds = ran(frame), kinds_of(frame)
-        new = np.zeros(len(frame), dtype=bool)
+        counts = []
         for kind in ("model", "platform", "accelerator"):
             at = numbered(kinds[kind].to_list())
-            counts = np.bincount(at[good], minlength=int(at.max(initial=-1)) + 1)
-            few = (counts < FEW)[at]
-            if few.sum() <= MINORITY * len(frame):
-                new |= few
-        return new if new.sum() <= MINORITY * len(frame) else np.zeros(len(frame), dtype=bool)
+            counts.append(np.bincount(at[good], minlength=int(at.max(initial=-1)) + 1)[at])
+        most = MINORITY * len(frame)
+        for few in range(FEW, 0, -1):
+            each = [count < few for count in counts]
+            new = np.any([one & (one.sum() <= most) for one in each], axis=0)
+            if new.any() and new.sum() <= most:
+                return np.asarray(new, dtype=bool)
+        return np.zeros(len(frame), dtype=bool)
 
     def _play(self, known: pl.DataFrame) -> None:
         """Held-out models, platforms and accelerators as newcomers: what scales explain them, how far their
         levels lie apart, how far intervals must reach."""
-        good, _ = residuals(known, self.trees_.baseline_)
-        keys, held = kinds_of(good), self.trees_.held_out_
         self.level_sds_ = self.trees_.level_sds_
-        errors = [np.abs(error[np.isfinite(error)]) for _, error in held.values()]
+        errors = [np.abs(error[np.isfinite(error)]) for _, error in self.trees_.held_out_.values()]
         usual = float(np.median(np.concatenate(errors))) if any(map(len, errors)) else np.inf
         self.limit_ = SURPRISE * float(np.hypot(usual / norm.ppf(0.75), max(self.level_sds_.values())))
-        rng = np.random.default_rng(self.seed)
-        games: list[tuple[Newcomers, Rows, Array]] = []
-        for kind, (at, error) in held.items():
-            at, error = at[np.isfinite(error)], error[np.isfinite(error)]
-            number = numbered(keys[kind][at].to_list())
-            most = np.argsort(np.bincount(number), kind="stable")[::-1][:PLAYED_KEYS]
-            for one in most.tolist():
-                mine = np.flatnonzero(number == one)
-                if len(mine) <= max(PLAYED_TRIALS):
-                    continue
-                # what is new in one way is often new in others: a platform, and every model on it
-                of = (keys[kind] == keys[kind][int(at[mine[0]])]).to_numpy()
-                codes = {
-                    each: np.where(keys[each].is_in(keys[each].filter(~of).unique().to_list()), KNOWN, 0)[
-                        at[mine]
-                    ]
-                    for each in self.level_sds_
-                }
-                seen = self._rows(good[at[mine]], codes)
-                for trials in PLAYED_TRIALS:
-                    order = rng.permutation(len(mine))
-                    own, rest = order[:trials], order[trials : trials + PLAYED_ROWS]
-                    process = Newcomers(self.level_sds_, limit=self.limit_).fit(seen[own], error[mine[own]])
-                    games.append((process, seen[rest], error[mine[rest]]))
-        density = [process.densities(rest, missed) for process, rest, missed in games]
-        self.log_prior_ = EVIDENCE * np.mean(density, axis=0) if games else np.zeros(len(SCALES))
-        scores = []
-        for process, rest_rows, missed in games:
-            found, sd = process.reweigh(self.log_prior_).predict(rest_rows)
-            scores.append(np.abs(missed - found) / sd)
-        normal = np.full(5, norm_reach())
-        self.reach_ = conformal_quantile(np.concatenate([normal, *scores]))
+        played = list(games(self.trees_, known, self.seed))
+        self.measured_ = sorted({game.kind for game in played})
+        self.log_prior_ = np.zeros(len(SCALES))
+        fits = [self._process().fit(game.own, game.error) for game in played]
+        if played:
+            density = [fit.densities(game.rest, game.missed) for fit, game in zip(fits, played, strict=True)]
+            self.log_prior_ = EVIDENCE * np.mean(density, axis=0)
+        scores = [np.full(5, norm_reach())]
+        for fit, game in zip(fits, played, strict=True):
+            found, sd = fit.reweigh(self.log_prior_).predict(game.rest)
+            scores.append(np.abs(game.missed - found) / sd)
+        self.reach_ = conformal_quantile(np.concatenate(scores))
 
-    def _rows(self, frame: pl.DataFrame, codes: dict[str, NDArray[np.int64]]) -> Rows:
-        return Rows(codes, self.trees_.baseline_.shares(frame), self.trees_.encoder_.points(frame))
+    def _process(self) -> Newcomers:
+        return Newcomers(self.level_sds_, set(self.measured_), self.log_prior_, self.limit_)
 
     def _codes(self, frame: pl.DataFrame) -> dict[str, NDArray[np.int64]]:
         """For each kind the number (n,) of a row's newcomer."""
@@ -147,11 +125,10 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
         self.names_ = {
             kind: sorted(set(keys) - set(self.trees_.known_[kind])) for kind, keys in kinds_of(own).items()
         }
-        self.told_, ended_well = self._rows(own, self._codes(own)), ran(own)
+        self.told_, ended_well = rows_of(self.trees_, own, self._codes(own)), ran(own)
         good = rows(own, ended_well)
         residual = np.log(numbers(good, "tokens_per_s_per_device")) - self.trees_.predict(good).log_mean
-        self.process_ = Newcomers(self.level_sds_, self.log_prior_, self.limit_)
-        self.process_.fit(self.told_[ended_well], residual)
+        self.process_ = self._process().fit(self.told_[ended_well], residual)
         every = self.trees_.encoder_.matrix(own)
         self.need_ = self.trees_.need_.told(own, every)
         self.feasibility_ = self.trees_.feasibility_.copy().fit(
@@ -173,7 +150,7 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
         if not told.any():
             return believed
         some = rows(frame, told)
-        new = self._rows(some, {kind: keys[told] for kind, keys in codes.items()})
+        new = rows_of(self.trees_, some, {kind: keys[told] for kind, keys in codes.items()})
         found, sd = self.process_.predict(new)
         log_mean, low, high = believed.log_mean.copy(), believed.low.copy(), believed.high.copy()
         chance = believed.chance_to_run.copy()
@@ -204,6 +181,7 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
         self.trees_.save(folder / "trees")
         state: dict[str, Any] = {
             "seed": self.seed,
+            "measured": self.measured_,
             "log_prior": self.log_prior_.tolist(),
             "reach": self.reach_,
             "limit": self.limit_,
@@ -218,7 +196,8 @@ class Surrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-learn
         trees = BoostedTrees.load(folder / "trees")
         model = cls(trees.baseline, sheet["seed"])
         model.trees_ = trees
-        model.level_sds_, model.log_prior_ = trees.level_sds_, np.array(sheet["log_prior"])
+        model.level_sds_, model.measured_ = trees.level_sds_, sheet["measured"]
+        model.log_prior_ = np.array(sheet["log_prior"])
         model.reach_, model.limit_ = sheet["reach"], sheet["limit"]
         model._condition(rows_frame(sheet["own"]))
         model.check_rows_ = rows_frame(sheet["check"]["rows"])

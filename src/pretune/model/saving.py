@@ -15,11 +15,15 @@ from pretune.errors import InputError
 from pretune.model.base import Prediction, Predictor
 from pretune.model.columns import KNOWN_BEFORE
 
-FORMAT = 3
+FORMAT = 4
 SHEET = "surrogate.json"
 CARD = "card.md"  # beside the surrogate, and the page of what tracks it
 CHECK_ROWS = 5
-ORIGIN = ("platform.name", "accelerator.name")  # identities that are no features, and tell newcomers
+ORIGIN = (
+    "model.name",
+    "platform.name",
+    "accelerator.name",
+)  # identities that are no features, and tell newcomers
 TOLERANCE = 1e-4  # boosters sum 32-bit floats, whose order may differ between machines
 
 

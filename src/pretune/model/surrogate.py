@@ -268,7 +268,10 @@ def level_sd(error: Array, keys: Sequence[str], prior: float) -> float:
 
 def kinds_of(frame: pl.DataFrame) -> dict[str, pl.Series]:
     """What a row can be new in, and its keys (n,), equal where rows are not new to each other."""
-    model, platform = keys_of(frame, MODEL), text(frame, "platform.name")
+    shape, platform = keys_of(frame, MODEL), text(frame, "platform.name")
+    # models of one shape are one; of those whose shape is unknown there is but the name
+    unknown = pl.Series(np.isnan(numbers(frame, "model.hidden_size")), dtype=pl.Boolean)
+    model = (shape + text(frame, "model.name")).zip_with(unknown, shape)
     both = model + " on " + platform
     return {
         "model": model,
@@ -310,11 +313,11 @@ def residuals(frame: pl.DataFrame, baseline: Baseline) -> tuple[pl.DataFrame, Ar
 
 def baseline_state(baseline: Baseline) -> dict[str, Any]:
     """What :func:`restored_baseline` needs, for JSON."""
-    return {"name": baseline.name, "constants": baseline.constants}
+    return {"name": baseline.name, "constants": baseline.constants, "doubt": baseline.doubt.tolist()}
 
 
 def restored_baseline(state: dict[str, Any]) -> Baseline:
-    return BASELINES[state["name"]](state["constants"])
+    return BASELINES[state["name"]](state["constants"], np.array(state["doubt"]))
 
 
 def prior_sd(baseline: Baseline) -> float:

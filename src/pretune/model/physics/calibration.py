@@ -17,15 +17,16 @@ MAX_STEPS = 60
 STACKS, FEW = 30, 5  # stacks with a level of their own, and the trials that each needs; others share one
 
 
-def calibrated(parts: Parts, log_time: Array, stacks: NDArray[np.int64]) -> Array:
-    """(c,) constants, given n >= 0 measured steps, natural logs of seconds, of numbered stacks.
+def calibrated(parts: Parts, log_time: Array, stacks: NDArray[np.int64]) -> tuple[Array, Array]:
+    """(c,) constants, given n >= 0 measured steps, natural logs of seconds, of numbered stacks; and (c, c) a
+    root of their covariance, which is what the trials left open.
 
     Maximum a posteriori: a normal prior on every constant (:data:`~pretune.model.physics.step.CONSTANTS`)
     and on a level of each stack, and a soft-L1 loss, so that runs which met an accident do not
     bend the formula. The noise is the spread that a first fit leaves.
     """
     if not len(log_time):
-        return MEAN.copy()
+        return MEAN.copy(), np.diag(SD)
     counts = np.bincount(stacks)
     largest = [stack for stack in np.argsort(counts, kind="stable")[::-1][:STACKS] if counts[stack] >= FEW]
     number = np.full(len(counts), len(largest))
@@ -55,8 +56,10 @@ def calibrated(parts: Parts, log_time: Array, stacks: NDArray[np.int64]) -> Arra
         x = least_squares(residual, x, jacobian, max_nfev=MAX_STEPS, args=(noise,)).x
         error = errors(x, 1.0)[0]
         noise = float(np.clip(np.median(np.abs(error)) / 0.6745, *NOISE))
-    x = least_squares(residual, x, jacobian, max_nfev=MAX_STEPS, args=(noise,)).x
-    return np.asarray(x[: len(MEAN)], dtype=np.float64)
+    found = least_squares(residual, x, jacobian, max_nfev=MAX_STEPS, args=(noise,))
+    # Laplace's approximation (MacKay 2003, Information Theory, chapter 27)
+    covariance = np.linalg.inv(found.jac.T @ found.jac)[: len(MEAN), : len(MEAN)]
+    return np.asarray(found.x[: len(MEAN)], dtype=np.float64), np.linalg.cholesky(covariance)
 
 
 def _soft(error: Array) -> Array:

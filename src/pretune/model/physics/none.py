@@ -18,8 +18,10 @@ class NoPhysics(Baseline):
     name: ClassVar[str] = "none"
     constants: ClassVar[dict[str, float]] = {}
 
-    def __init__(self, constants: Mapping[str, float] | None = None) -> None:
-        """There are no ``constants``; taken so that every baseline is made in one way."""
+    doubt: ClassVar[Array] = np.zeros((0, 0))
+
+    def __init__(self, constants: Mapping[str, float] | None = None, doubt: Array | None = None) -> None:
+        """There are no ``constants``, nor ``doubt``; taken so that every baseline is made in one way."""
 
     def calibrated(self, frame: pl.DataFrame) -> Self:
         """Itself: there is nothing to learn."""
@@ -36,6 +38,10 @@ class NoPhysics(Baseline):
 
     def shares(self, frame: pl.DataFrame) -> Array:
         """(n, 0): there are no components."""
+        return np.zeros((len(frame), 0))
+
+    def doubts(self, frame: pl.DataFrame) -> Array:
+        """(n, 0): there are no constants."""
         return np.zeros((len(frame), 0))
 
     def features(self, frame: pl.DataFrame) -> pl.DataFrame:

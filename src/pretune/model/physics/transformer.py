@@ -56,15 +56,23 @@ class TransformerPhysics(Baseline):
 
     name: ClassVar[str] = "transformer"
 
-    def __init__(self, constants: Mapping[str, float] | None = None) -> None:
-        """Raises :class:`ValueError` for a constant that does not exist."""
+    def __init__(self, constants: Mapping[str, float] | None = None, doubt: Array | None = None) -> None:
+        """``doubt`` (c, c): by default what is thinkable of each constant.
+
+        Raises :class:`ValueError` for a constant that does not exist.
+        """
         self._constants = MEAN.copy()
         for name, value in (constants or {}).items():
             self._constants[NAMES.index(name)] = value
+        self._doubt = np.diag(SD) if doubt is None else doubt
 
     @property
     def constants(self) -> dict[str, float]:
         return dict(zip(NAMES, self._constants.tolist(), strict=True))
+
+    @property
+    def doubt(self) -> Array:
+        return self._doubt
 
     def calibrated(self, frame: pl.DataFrame) -> Self:
         """The same with the most probable constants, given n >= 0 trials in the store's columns."""
@@ -81,8 +89,8 @@ class TransformerPhysics(Baseline):
         parts, said = read.parts, read.step(self._constants)[0]
         measured = _log(_tokens(read.setup) / numbers(good, "tokens_per_s_per_device"))
         known = np.isfinite(measured - said)
-        found = calibrated(parts[known], measured[known], stacks[known])
-        return type(self)(dict(zip(NAMES, found.tolist(), strict=True)))
+        found, doubt = calibrated(parts[known], measured[known], stacks[known])
+        return type(self)(dict(zip(NAMES, found.tolist(), strict=True)), doubt)
 
     def log_throughput(self, frame: pl.DataFrame) -> Array:
         read = reading(frame)
@@ -99,6 +107,9 @@ class TransformerPhysics(Baseline):
     def shares(self, frame: pl.DataFrame) -> Array:
         """(n, c) how log time moves when a constant does, by as much as is thinkable of that constant."""
         return np.nan_to_num(reading(frame).step(self._constants)[1]) * SD
+
+    def doubts(self, frame: pl.DataFrame) -> Array:
+        return np.nan_to_num(reading(frame).step(self._constants)[1]) @ self._doubt
 
     def features(self, frame: pl.DataFrame) -> pl.DataFrame:
         read = reading(frame)
