@@ -15,7 +15,7 @@ from pretune.errors import InputError
 from pretune.model.base import Prediction, Predictor
 from pretune.model.columns import KNOWN_BEFORE
 
-FORMAT = 3
+FORMAT = 4
 SHEET = "surrogate.json"
 CARD = "card.md"  # beside the surrogate, and the page of what tracks it
 CHECK_ROWS = 5
