@@ -17,7 +17,7 @@ from pretune.model.base import Array, Baseline, Prediction, Predictor
 from pretune.model.columns import rows, words
 from pretune.model.feasibility import Feasibility, told_by_neighbours
 from pretune.model.features import Encoder
-from pretune.model.games import Game, NeedDoubt, agreement, terms_of
+from pretune.model.played import Game, NeedDoubt, agreement, terms_of
 from pretune.model.gaussian import SAME, SCALES, Process, near_kernel, one_rest, points_only
 from pretune.model.need import PEAKS, PRIOR_ROWS, MemoryNeed
 from pretune.model.outcomes import Outcomes

@@ -11,7 +11,7 @@ from synthetic_platforms import PLATFORMS, VOCABULARY, candidates, trials
 
 from pretune.model import NoPhysics, TransferSurrogate, TransformerPhysics
 from pretune.model.feasibility import MemoryEdge
-from pretune.model.games import USUAL_DOUBT, NeedDoubt
+from pretune.model.played import USUAL_DOUBT, NeedDoubt
 
 ROOM = {"a": 2.5e8, "b": 1.5e8, "c": 1.1e8}  # bytes in which about 3, 2 and 1 of 4 configurations fit
 
