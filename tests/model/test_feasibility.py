@@ -37,6 +37,17 @@ def test_one_oom_lowers_all_that_need_more(trials: list[tuple[float, str]], need
     assert after.predict(more[:1]) < before.predict(more[:1])
 
 
+@given(outcomes, st.floats(0.05, 0.5))
+def test_doubt_of_the_need_takes_from_what_fits_and_gives_to_what_does_not(
+    trials: list[tuple[float, str]], sd: float
+) -> None:
+    model = fitted((-1.0, "ok"), (1.0, "oom"), *trials)
+    sure, doubted = model.predict(GRID), model.doubted(GRID, np.full(len(GRID), sd))
+    assert (np.diff(doubted) <= 1e-9).all()
+    assert model.doubted(GRID, np.zeros(len(GRID))).tolist() == sure.tolist()
+    assert np.ptp(doubted) <= np.ptp(sure) + 1e-9
+
+
 def test_one_that_ran_raises_those_that_need_less() -> None:
     before, after = fitted(), fitted((0.8, "ok"))
     less = np.linspace(-1, 0.8, 20)

@@ -26,6 +26,7 @@ _UNSEEN = np.array([0.02, 0.3, 0.98])  # share of those out of memory that are n
 _LOST_PRIOR = np.array([0.4, 0.35, 0.2, 0.05])
 _FINE = np.linspace(-4.0, 4.0, 801)
 PRIOR_BASE = (0.9, 2.0)  # chance, and the trials it is worth, where the need is unknown
+NODES = 5  # at which the chance is evaluated where the need is in doubt
 MIN_FAILURES = 5  # to grow trees on them
 
 
@@ -63,6 +64,12 @@ class MemoryEdge:
         known = strength * np.isin(status, list(STATUSES)).sum()
         self.base = _updated(self.base, strength * (status == "ok").sum(), known)
         return self
+
+    def where(self) -> tuple[float, float]:
+        """The edge in x: mean and standard deviation of what is believed of it."""
+        weight = self._weight().sum(axis=(1, 2, 3))
+        mean = float(weight @ _EDGES)
+        return mean, float(np.sqrt(weight @ (_EDGES - mean) ** 2))
 
     def _weight(self) -> Array:
         weight = np.exp(self.log_weight - self.log_weight.max())
@@ -180,6 +187,14 @@ class Feasibility:
 
     def _edge(self, x: Array) -> Array:
         return np.clip(self.edge.predict(x), 0.002, 0.998)
+
+    def doubted(self, x: Array, sd: Array, matrix: Array | None = None) -> Array:
+        """(n,) mean of the probabilities where ``x`` may be off by ``sd`` (n,); Gauss-Hermite quadrature."""
+        if not sd.any():
+            return self.predict(x, matrix)
+        nodes, weight = np.polynomial.hermite_e.hermegauss(NODES)
+        chances = [self.predict(x + sd * node, matrix) for node in nodes]
+        return np.asarray(weight / weight.sum() @ np.array(chances))
 
     def predict(self, x: Array, matrix: Array | None = None) -> Array:
         """(n,) probabilities; ``matrix`` as in :meth:`fit`."""

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
@@ -18,8 +17,9 @@ from pretune.model.base import Array, Baseline, Prediction, Predictor
 from pretune.model.columns import rows, words
 from pretune.model.feasibility import Feasibility, told_by_neighbours
 from pretune.model.features import Encoder
-from pretune.model.gaussian import SAME, SCALES, Process, Terms, near_kernel, one_rest, points_only
-from pretune.model.need import PEAKS, MemoryNeed
+from pretune.model.played import Game, NeedDoubt, agreement, terms_of
+from pretune.model.gaussian import SAME, SCALES, Process, near_kernel, one_rest, points_only
+from pretune.model.need import PEAKS, PRIOR_ROWS, MemoryNeed
 from pretune.model.outcomes import Outcomes
 from pretune.model.physics import TransformerPhysics
 from pretune.model.physics.reading import read_once
@@ -35,7 +35,6 @@ from pretune.model.surrogate import (
 )
 
 LEARNED_FROM = ("platform.name", "status", "tokens_per_s_per_device", *PEAKS)  # of the target's trials
-LEAF_TREES = 60  # trees whose leaves say which rows are alike
 MAX_TRIALS = 300  # of the target, the latest: the process is cubic in them
 PLAYED_SOURCES = 5  # sources that are played as a target, those with most trials
 PLAYED_TRIALS = (0, 2, 6)  # how many trials they then have
@@ -106,6 +105,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         )
         # what fits in memory is the physics' to carry over; without it, most of what fails fails everywhere
         self.outcomes_ = Outcomes(0.5 if self.baseline_.name == "none" else 0.0).fit(others, given)
+        self.need_doubt_ = NeedDoubt.played(self.baseline_, others, PLAYED_SOURCES)
         self._play()
 
     def _play(self) -> None:
@@ -116,7 +116,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         most = np.argsort(sources.counts)[::-1][: PLAYED_SOURCES if len(sources.counts) > 1 else 0]
         for i in most.tolist():
             at = np.flatnonzero(sources.platform == sources.platforms[i])
-            game = _Game(sources, sources.without(sources.platforms[i]), at)
+            game = Game(sources, sources.without(sources.platforms[i]), at)
             for trials in PLAYED_TRIALS:
                 order = rng.permutation(len(at))
                 score, evidence = game.play(order[:trials], order[trials : trials + PLAYED_ROWS])
@@ -212,7 +212,8 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         """By memory need and the sources' failures; then by what became of the target's nearest trials."""
         stated = self.sources_.encoder.stated(x)
         need = self.need_.over_capacity(frame, x)
-        chance = self.outcomes_.correct(frame, self.feasibility_.predict(need, stated))
+        sd = self.need_doubt_(frame) * np.sqrt(PRIOR_ROWS / (PRIOR_ROWS + len(self.trials_)))
+        chance = self.outcomes_.correct(frame, self.feasibility_.doubted(need, sd, stated))
         if not len(self.trials_):
             return chance
         near = near_kernel(self.encoder_.points(self.trials_), self.encoder_.points(frame), SAME)
@@ -231,6 +232,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
             "need": self.source_need_.save(folder),
             "feasibility": self.source_feasibility_.save(folder),
             "outcomes": self.outcomes_.state(),
+            "need_doubt": self.need_doubt_.state(),
             "log_prior": self.log_prior_.tolist(),
             "reach": self.reach_,
             "trials": known_columns(self.trials_, *LEARNED_FROM),
@@ -249,6 +251,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         model.source_need_ = MemoryNeed.restore(folder, sheet["need"], baseline)
         model.source_feasibility_ = Feasibility.restore(folder, sheet["feasibility"])
         model.outcomes_ = Outcomes.restore(sheet["outcomes"])
+        model.need_doubt_ = NeedDoubt.restore(sheet["need_doubt"])
         model.log_prior_, model.reach_ = np.array(sheet["log_prior"]), sheet["reach"]
         model._condition(rows_frame(sheet["trials"]))
         model.check_rows_ = rows_frame(sheet["check"]["rows"])
@@ -259,46 +262,3 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
 def _stated(frame: pl.DataFrame) -> pl.DataFrame:
     """Without the columns that are null in every row: a target's trial brings some that no source has."""
     return frame.select(column for column in frame if column.null_count() < max(len(frame), 1))
-
-
-class _Game:
-    """One source played as a target: the others' experts on its rows ``at`` (n,)."""
-
-    def __init__(self, sources: Sources, others: Sources, at: NDArray[np.intp]) -> None:
-        frame, x = sources.frame[at], sources.matrix[at]
-        self.residual = sources.residual[at]
-        self.said = others.predict(frame, x)
-        self.prior = others.weights(platform_position(frame))
-        self.others = others
-        # expert weights change with the trials; everything else of the terms does not
-        self.terms = terms_of(frame, x, self.said, self.prior, others, sources.encoder)
-
-    def play(self, own: NDArray[np.intp], rest: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Standardised errors on ``rest`` after the trials ``own``; the evidence of each scale on ``own``."""
-        weight = agreement(self.prior, self.said[own], self.residual[own])
-        expected = self.said @ weight
-        terms = self.terms.reweighted(self.said, weight)
-        process = Process(self.others.level_sd(weight)).fit(terms[own], (self.residual - expected)[own])
-        found, sd = process.predict(terms[rest])
-        error = np.abs((self.residual - expected)[rest] - found)
-        return error / sd, process.evidence - process.evidence.max()
-
-
-def terms_of(
-    frame: pl.DataFrame, x: Array, said: Array, weight: Array, sources: Sources, encoder: Encoder
-) -> Terms:
-    """The rows as the process sees them; ``x`` (n, f) and ``said`` (n, s) as in :meth:`Sources.predict`."""
-    leaves = sources.leaves(x, LEAF_TREES)
-    return Terms(said, sources.shares(frame), encoder.points(frame), leaves).reweighted(said, weight)
-
-
-def agreement(weight: Array, said: Array, residual: Array) -> Array:
-    """(s,) the weights after n trials: each expert by the profile likelihood of its errors, level apart."""
-    n = len(residual)
-    if n < 2:
-        return weight
-    variance = (residual[:, None] - said).var(axis=0, ddof=1) + 0.05**2
-    log_weight = np.log(weight) - 0.5 * (n - 1) * np.log(variance)
-    updated = np.exp(log_weight - log_weight.max())
-    # never all on one: an expert that is right about six trials may be wrong about the seventh
-    return np.asarray(0.1 * weight + 0.9 * updated / updated.sum())
