@@ -88,18 +88,15 @@ def _vanished(parent: int, said: IO[bytes]) -> bool:
 
 
 def _record(sheet: dict[str, Any]) -> None:
-    from pretune.datasets.store import TrialStore
+    from pretune.collector.keep import keep
     from pretune.datasets.trial import Status, Trial
 
-    store, kills = TrialStore(sheet["store"]), oom_kills() - sheet["oom_kills"]
-    rank = f"rank {sheet['rank']}"
+    kills, rank = oom_kills() - sheet["oom_kills"], f"rank {sheet['rank']}"
     status, cause = Status.CRASH, f"{rank} was killed, or left without a word"
     if kills > 0:
         status, cause = Status.OOM, f"{rank} was killed while the kernel counted {kills} kills for memory"
     trial = Trial.model_validate(sheet["trial"] | {"status": status, "cause": cause})
-    trial = trial.model_copy(update={"wall_s": time.time() - trial.created_at.timestamp()})
-    if trial.trial_id not in store:
-        store.append(trial)
+    keep(trial.model_copy(update={"wall_s": time.time() - trial.created_at.timestamp()}), sheet["store"])
 
 
 if __name__ == "__main__":
