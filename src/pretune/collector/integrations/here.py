@@ -1,13 +1,47 @@
-"""What a running job says of itself: its platform, its model, its precision."""
+"""What a running job says of itself: its platform, its model, and the recorder made from what it tells."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from pretune.collector.recorder import TrialRecorder
+from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Fingerprint, Platform
-from pretune.datasets.workload import ModelSpec
+from pretune.datasets.trial import Measure
+from pretune.datasets.workload import ModelSpec, Workload
 from pretune.errors import InputError
+
+
+def recorder_here(
+    workload: Mapping[str, Any],
+    knobs: Mapping[str, Any],
+    *,
+    store: str | Path,
+    framework: str,
+    platform: Platform | str | None,
+    measure: Measure | None,
+) -> TrialRecorder:
+    """The recorder of a training whose ``workload`` and ``knobs`` its library told, with the model built before.
+
+    Raises :class:`InputError` naming the field that is none of pretune's.
+    """
+    return TrialRecorder(
+        workload=Workload.from_mapping(workload, "recorder: workload"),
+        platform=platform_here(platform),
+        knobs=Knobs.from_mapping(knobs, "recorder: knobs"),
+        store=store,
+        framework=framework,
+        measure=measure,
+        late=True,
+    )
+
+
+def optimizer_here(name: str) -> str:
+    """Libraries have a dozen of AdamWs; the kernel that they run is no other optimizer."""
+    return "adamw" if "adamw" in name.lower() else name.lower()
 
 
 def platform_here(given: Platform | str | None = None) -> Platform:
