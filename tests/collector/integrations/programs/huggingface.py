@@ -1,4 +1,4 @@
-"""A Trainer on two ranks, with accumulation, evaluations and checkpoints: huggingface.py STORE OUT [no-knob]."""
+"""A Trainer on two ranks that accumulates, evaluates and saves: huggingface.py STORE OUT [no-knob]."""
 
 import os
 import sys
