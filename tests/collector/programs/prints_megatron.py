@@ -46,7 +46,9 @@ def main():
     if end == "wait":
         time.sleep(60)
     if end in ("fail", "oom", "teardown"):
-        error = {"oom": "torch.OutOfMemoryError: CUDA out of memory."}.get(end, "RuntimeError: cable fell out")
+        error = {"oom": "torch.OutOfMemoryError: CUDA out of memory."}.get(
+            end, "RuntimeError: cable fell out"
+        )
         print(f"Traceback (most recent call last):\n  File 'x', line 1\n{error}", file=sys.stderr)
     sys.exit(int(end in ("fail", "oom")))
 
