@@ -1,11 +1,14 @@
 """``pretune record -- COMMAND``: the command does not notice, and its trial is in the store."""
 
+import fcntl
 import json
 import os
 import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -105,10 +108,6 @@ def test_output_comes_at_once_and_input_is_the_callers(command):
 def test_a_terminal_stays_one_with_its_size_and_line_ends_are_not_doubled(command):
     tells = "import os; print(os.isatty(1), os.isatty(2), os.get_terminal_size(1).columns)"
     ours, theirs = pty.openpty()
-    import fcntl
-    import struct
-    import termios
-
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 77, 0, 0))
     process = subprocess.Popen(command(sys.executable, "-c", tells), stdout=theirs, stderr=theirs)
     assert process.wait(60) == 0
@@ -151,7 +150,7 @@ def test_a_signal_ends_the_whole_group_and_what_was_measured_stays(command, tmp_
     process = started(command, "bash", "-c", stubborn)
     while b"took" not in process.stderr.readline():
         pass
-    group = [each for each in psutil.Process(process.pid).children(recursive=True)]
+    group = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(sent)
     process.communicate(timeout=60)
     assert process.returncode == 128 + sent
@@ -178,7 +177,7 @@ def test_a_command_that_handles_its_signal_has_its_own_exit_code(command):
     assert process.returncode == 5
 
 
-def test_when_pretune_is_killed_its_command_ends_too_and_the_output_is_told_of(command, tmp_path):
+def test_when_pretune_is_killed_its_command_ends_too_and_the_output_is_told_of(command):
     words = ("bash", "-c", f"(trap '' TERM; exec sleep 1000) & {' '.join(TRAINS)} 3 0.02 wait")
     process = started(command, *words)
     while b"took" not in process.stderr.readline():
@@ -285,15 +284,14 @@ def test_a_store_that_cannot_be_written_costs_the_record_only(record, tmp_path):
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTSTP])
-def test_a_stop_at_the_terminal_stops_the_command_and_goes_on_with_it(command, sent):
+def test_a_stop_at_the_terminal_stops_the_command_until_it_goes_on(command):
     process = started(command, *TRAINS, 30, 0.05)
     (child,) = [
         each
         for each in psutil.Process(process.pid).children(recursive=True)
         if str(PROGRAM) in each.cmdline()
     ]
-    process.send_signal(sent)
+    process.send_signal(signal.SIGTSTP)
     deadline = time.monotonic() + 20
     while child.status() != psutil.STATUS_STOPPED and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -301,3 +299,29 @@ def test_a_stop_at_the_terminal_stops_the_command_and_goes_on_with_it(command, s
     process.send_signal(signal.SIGCONT)
     process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+@pytest.mark.slow
+def test_a_deepspeed_launch_on_two_ranks_agrees_with_its_own_stopwatch(record, tmp_path):
+    model = {"name": "mlp", "layers": 4, "hidden_size": 512, "heads": 1, "vocabulary": 64}
+    constants = {f"model.{name}": value for name, value in model.items()} | {"workload.sequence_length": 64}
+    (tmp_path / "map.json").write_text(json.dumps({"constants": constants}))
+    (tmp_path / "pod.yaml").write_text(PLATFORM.replace("devices_per_node: 1", "devices_per_node: 2"))
+    launch = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2"]
+    done = record(
+        *launch,
+        PROGRAM.with_name("prints_deepspeed.py"),
+        40,
+        options=["--map", str(tmp_path / "map.json")],
+        environment={"DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        timeout=280,
+    )
+    assert done.returncode == 0
+    (trial,) = trials(tmp_path)
+    (ends,) = [json.loads(line)["ends"] for line in done.stdout.splitlines() if line.startswith(b'{"ends"')]
+    first, windows = len(ends) - len(trial.window_times_s), len(trial.window_times_s)
+    assert trial.tokens_per_s == pytest.approx(1024 * windows / (ends[-1] - ends[first - 1]), rel=0.05)
+    assert (trial.status, trial.workload.precision, trial.knobs.zero_stage) == (Status.OK, "fp32", 1)
+    assert (trial.knobs.micro_batch, trial.knobs.accumulation, trial.knobs.dp) == (4, 2, 2)
+    assert trial.counters["cpu_clock_s_per_step"] > 0
+    assert "steps" not in trial.missing

@@ -17,7 +17,6 @@ from pretune.datasets.trial import Status, Trial
 from pretune.errors import InputError
 
 LOGS = ("deepspeed", "megatron", "mlperf", "nemo", "torchtitan")  # formats of what training prints
-UNKNOWN = "no importer understands its output"
 Outcome = tuple[Run, Trial]
 Found = Sequence[Outcome | SetAside]
 
@@ -51,7 +50,13 @@ def read_log(path: Path, format: str | None, ended: Ended, reading: Reading) -> 
     if not understood and ended.code and not ended.by_hand:
         return _without_steps(path, reading)
     asides = [each for found in understood.values() for each in found if isinstance(each, SetAside)]
-    return asides[-1] if asides else SetAside(str(path), None, f"{UNKNOWN} ({', '.join(formats)})")
+    return asides[-1] if asides else SetAside(str(path), None, _nobodys(path, formats))
+
+
+def _nobodys(path: Path, formats: Sequence[str]) -> str:
+    said = f"no importer understands its output ({', '.join(formats)})"
+    quiet = any("deepspeed" in line.lower() for _, line in numbered(path))  # 0.19 is, by default
+    return f'{said}; DeepSpeed needs "log_level": "info" in its configuration' if quiet else said
 
 
 def _worth(
@@ -82,7 +87,7 @@ def _outcome(found: Run | SetAside, path: Path, name: str, reading: Reading) -> 
 def _judged(run: Run, path: Path, ended: Ended) -> Run | SetAside:
     """The run with its end. What was measured before somebody stopped it stands; an exit code of 0 outweighs
     an exception in the output, which came too late or was caught."""
-    stopped = None if ended.stopped_by is None else f"stopped by {ended.stopped_by.name}"
+    stopped = f"stopped by {ended.stopped_by.name}" if ended.code and ended.stopped_by else None
     status, measured = run.values.get("status", Status.OK), any(map(run.values.get, MEASURED))
     told: dict[str, Any] = {}
     if ended.code == 0 or stopped:

@@ -1,6 +1,7 @@
-"""Prints what Megatron-LM prints while it trains, at steps of a known length: prints_megatron.py STEPS SECONDS [END].
+"""Prints what Megatron-LM prints while it trains: prints_megatron.py STEPS SECONDS [END].
 
-END: fail, oom, teardown (an exception after the last step, and exit code 0), wait (for a signal), leave.
+A step computes for half of its SECONDS and sleeps for the rest. END: fail, oom, teardown (an exception after
+the last step, and exit code 0), wait (for a signal).
 """
 
 import json
