@@ -196,8 +196,9 @@ def test_when_pretune_is_killed_its_command_ends_too_and_the_output_is_told_of(c
 
 @pytest.mark.parametrize(("word", "code"), [("nosuch-command", 127), ("/etc/passwd", 126)])
 def test_what_cannot_be_started_is_one_line_and_the_shells_exit_code(record, tmp_path, word, code):
-    done = record(word)
+    done = record(word, options=["--log", str(tmp_path / "kept.log")])
     assert done.returncode == code
+    assert not (tmp_path / "kept.log").exists()
     assert done.stderr.decode().startswith(f"pretune: record: {word}: ")
     assert len(done.stderr.splitlines()) == 1
     assert list((tmp_path / "tmp").glob("pretune-record-*")) == []

@@ -63,6 +63,8 @@ def record(
     try:
         recorded = recording.run(words)
     except OSError:
+        recording.log.end(None)
+        recording.log.path.unlink()
         shutil.rmtree(folder)
         raise
     try:

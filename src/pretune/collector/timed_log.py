@@ -41,10 +41,13 @@ class TimedLog:
             self._append(text[:cut])
 
     def end(self, says: str | None) -> None:
-        """Close it with a line of ours, if any. What has no line end then stays last, as it is: its figures
-        may be cut."""
-        rest = b"".join(self._open_lines.values())
-        self._append(rest + b"\n" * bool(rest) if says is None else f"{says}\n".encode() + rest)
+        """Close it, after a command that ended well (None), or with a line of ours: what has no line end then
+        stays last, as it is, since its figures may be cut."""
+        open_lines = [text for text in self._open_lines.values() if text]
+        if says is None:
+            self._append(b"".join(text + b"\n" for text in open_lines))
+        else:
+            self._append(f"{says}\n".encode() + b"".join(open_lines))
         self._file.close()
 
     def came_s(self, line: int) -> float | None:

@@ -1,7 +1,7 @@
 """A DeepSpeed loop that knows nothing of pretune, on any number of ranks: prints_deepspeed.py STEPS [END].
 
-Prints the end of each optimizer step by its own stopwatch. END: oom (the second rank asks for more memory than
-there is).
+Prints the end of each optimizer step by its own stopwatch. END: oom (the second rank asks for more memory
+than there is).
 """
 
 import json
