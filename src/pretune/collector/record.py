@@ -61,12 +61,13 @@ def record(
     folder = Path(tempfile.mkdtemp(prefix="pretune-record-"))
     recording = _Recording(folder, TimedLog(log or folder / "output.log"))
     try:
-        recorded = recording.run(words)
+        recording.start(words)
     except OSError:
         recording.log.end(None)
         recording.log.path.unlink()
         shutil.rmtree(folder)
         raise
+    recorded = Recorded(recording.follow())
     try:
         recording.settle(recorded, store, given, format)
     except (StoreError, InputError, OSError) as trouble:
@@ -86,18 +87,21 @@ class _Recording:
         self.began, self.began_s = datetime.now(UTC), time.monotonic()
         self.kills = oom_kills()
 
-    def run(self, words: Sequence[str]) -> Recorded:
-        command = Command(words, {**os.environ, NOTES: str(self.notes)})
-        pid = command.process.pid
+    def start(self, words: Sequence[str]) -> None:
+        self.command = Command(words, {**os.environ, NOTES: str(self.notes)})
+
+    def follow(self) -> int:
+        """Until it ends; its exit code."""
+        pid = self.command.process.pid
         beside = Beside(guard.MODULE, {"pid": pid, "log": str(self.log.path)})
         self.outside = Outside(pid)
         self.slices = Slices(self.outside.trainer)
-        self.ended = command.follow(self.log)
+        self.ended = self.command.follow(self.log)
         self.slices.stop()
         beside.dismiss()
         self.ended_s = time.monotonic()
-        self.log.end(_last_words(self.ended, oom_kills() - self.kills))
-        return Recorded(self.ended.code)
+        self.log.end(last_words(self.ended, oom_kills() - self.kills))
+        return self.ended.code
 
     def settle(self, recorded: Recorded, store: TrialStore, given: Given, format: str | None) -> None:
         """Read the output, and store what it tells, unless the command recorded itself."""
@@ -146,7 +150,7 @@ class _Recording:
         return self.slices.between(self.began_s, self.ended_s).by_name(0), missing | {"steps": UNTIMED}
 
 
-def _last_words(ended: Ended, kills: int) -> str | None:
+def last_words(ended: Ended, kills: int) -> str | None:
     """How it ended, in words of Slurm and of DeepSpeed's launcher, which importers know; None where it ended
     well, or was stopped by hand."""
     if ended.code == 0 or ended.by_hand:
