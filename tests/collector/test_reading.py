@@ -81,7 +81,10 @@ def test_a_log_that_names_its_accelerator_needs_no_platform(read):
 
 def test_mlperf_s_log_of_a_command_that_failed_has_no_throughput(read):
     accelerator = Accelerator(name="Example X100 80GB")
-    given = Given(Platform(name="pod", accelerator=accelerator, devices_per_node=8, nodes=8))
+    shape = {"layers": 96, "hidden_size": 12288, "heads": 96, "vocabulary": 51200}
+    constants = {f"model.{name}": value for name, value in shape.items()} | {"workload.sequence_length": 2048}
+    platform = Platform(name="pod", accelerator=accelerator, devices_per_node=8, nodes=8)
+    given = Given(platform, constants)
     told = {"reading": Reading("this time", given, given)}
     (well,), (failed,) = (read("mlperf/v4.0_gpt3.txt", ended=Ended(code), **told) for code in (0, 1))
     assert (well.status, failed.status) == (Status.OK, Status.CRASH)

@@ -73,13 +73,11 @@ def record(
 
 def _line(recorded: Recorded, store: str) -> str:
     if recorded.own:
-        said = f"the command recorded {', '.join(recorded.own)} itself"
-    elif recorded.trials:
-        said = f"recorded {', '.join(map(_said, recorded.trials))}"
-    else:
-        kept = f"; its output is kept in {recorded.log}"
-        return f"nothing is recorded: {recorded.reason}{kept}"
-    return f"{said} in {store}"
+        return f"the command recorded {', '.join(recorded.own)} itself in {store}"
+    trials = f"recorded {', '.join(map(_said, recorded.trials))} in {store}" if recorded.trials else None
+    if recorded.reason is None:
+        return str(trials)
+    return f"{trials or 'nothing is recorded'}: {recorded.reason}; its output is kept in {recorded.log}"
 
 
 def _said(trial: Any) -> str:

@@ -28,7 +28,7 @@ from pretune.datasets.importers.base import Run, SetAside
 from pretune.datasets.importers.complete import Given
 from pretune.datasets.store import TrialStore
 from pretune.datasets.trial import Trial
-from pretune.errors import InputError, StoreError
+from pretune.errors import PretuneError
 
 INSIDE = "only the training's own process can read it: record it there, with TrialRecorder"
 UNTIMED = "the output does not tell when its measured steps ran: counters are of the whole command"
@@ -37,7 +37,8 @@ UNTIMED = "the output does not tell when its measured steps ran: counters are of
 @dataclass
 class Recorded:
     """What became of a command. ``code``: its exit code, as a shell gives it. ``own``: ids of trials that it
-    recorded itself, which are then all. ``reason``: why there is none. ``log``: where its output is kept."""
+    recorded itself, which are then all. ``reason``: why there are no (more) trials. ``log``: where its output
+    is kept."""
 
     code: int
     trials: list[Trial] = field(default_factory=list)
@@ -70,8 +71,8 @@ def record(
     recorded = Recorded(recording.follow())
     try:
         recording.settle(recorded, store, given, format)
-    except (StoreError, InputError, OSError) as trouble:
-        recorded.reason = str(trouble)
+    except Exception as trouble:  # the command ran: its exit code passes whatever is wrong here
+        recorded.reason = str(trouble) if isinstance(trouble, PretuneError) else repr(trouble)
     if log or recorded.reason:
         recorded.log = recording.log.path
     if log or not recorded.reason:
