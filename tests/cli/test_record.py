@@ -53,9 +53,14 @@ def trials(tmp_path):
     return list(TrialStore(tmp_path / "trials").trials())
 
 
-def started(command, *words, **more):
+def started(command, *words):
     """Begun, and so far that it has printed a first word."""
-    process = subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
+    heeds = [
+        "env",
+        "--default-signal=INT",
+        *command(*words),
+    ]  # a shell's background jobs, as in CI, ignore it
+    process = subprocess.Popen(heeds, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.readline()
     return process
 
@@ -302,8 +307,8 @@ def test_a_stop_at_the_terminal_stops_the_command_until_it_goes_on(command):
     assert process.returncode == 0
 
 
-@pytest.mark.slow
-def test_a_deepspeed_launch_on_two_ranks_agrees_with_its_own_stopwatch(record, tmp_path):
+def launched(record, tmp_path, *words):
+    """``prints_deepspeed.py`` on two ranks, by DeepSpeed's own launcher, of a model that only a map tells."""
     model = {"name": "mlp", "layers": 4, "hidden_size": 512, "heads": 1, "vocabulary": 64}
     constants = {f"model.{name}": value for name, value in model.items()} | {"workload.sequence_length": 64}
     (tmp_path / "map.json").write_text(json.dumps({"constants": constants}))
@@ -312,13 +317,19 @@ def test_a_deepspeed_launch_on_two_ranks_agrees_with_its_own_stopwatch(record, t
     done = record(
         *launch,
         PROGRAM.with_name("prints_deepspeed.py"),
-        40,
+        *words,
         options=["--map", str(tmp_path / "map.json")],
         environment={"DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
         timeout=280,
     )
-    assert done.returncode == 0
     (trial,) = trials(tmp_path)
+    return done, trial
+
+
+@pytest.mark.slow
+def test_a_deepspeed_launch_on_two_ranks_agrees_with_its_own_stopwatch(record, tmp_path):
+    done, trial = launched(record, tmp_path, 40)
+    assert done.returncode == 0
     (ends,) = [json.loads(line)["ends"] for line in done.stdout.splitlines() if line.startswith(b'{"ends"')]
     first, windows = len(ends) - len(trial.window_times_s), len(trial.window_times_s)
     assert trial.tokens_per_s == pytest.approx(1024 * windows / (ends[-1] - ends[first - 1]), rel=0.05)
@@ -326,3 +337,11 @@ def test_a_deepspeed_launch_on_two_ranks_agrees_with_its_own_stopwatch(record, t
     assert (trial.knobs.micro_batch, trial.knobs.accumulation, trial.knobs.dp) == (4, 2, 2)
     assert trial.counters["cpu_clock_s_per_step"] > 0
     assert "steps" not in trial.missing
+
+
+@pytest.mark.long
+def test_a_deepspeed_launch_that_runs_out_of_memory_is_recorded_as_that(record, tmp_path):
+    done, trial = launched(record, tmp_path, 40, "oom")
+    assert done.returncode == 1
+    assert (trial.status, trial.knobs.zero_stage) == (Status.OOM, 1)
+    assert "DefaultCPUAllocator: can't allocate memory" in trial.cause

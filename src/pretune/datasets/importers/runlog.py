@@ -63,7 +63,8 @@ class Steady:
         self.lines: list[int] = []  # of the kept records, and of the last one
         self.later: list[float] = [0.0, 0.0]  # windows, seconds
 
-    def add(self, record: Record, line: int) -> None:
+    def add(self, record: Record, line: int = 0) -> None:
+        """``line``: on which it stands, where that is asked for by ``span``."""
         self.lines[KEPT:] = [line]
         if len(self.kept) < KEPT:
             self.kept.append(record)
