@@ -23,7 +23,7 @@ NOT_FOUND, NOT_STARTED = 127, 126  # as a shell says it
 
 
 def record(
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="What to run, after --.")],
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="What to run, after --.")],
     store: Annotated[str, typer.Option(help="Where the trial goes: a folder, or any fsspec URL.")],
     platform: Annotated[
         Path | None, typer.Option(help="Where it runs; without it, what this machine shows.")
