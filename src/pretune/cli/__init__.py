@@ -15,6 +15,7 @@ from pretune.cli.history import history
 from pretune.cli.import_ import import_
 from pretune.cli.portability import portability
 from pretune.cli.predict import predict
+from pretune.cli.record import record
 from pretune.cli.sync import sync
 from pretune.cli.tune import tune
 from pretune.cli.ui import ui
@@ -31,6 +32,7 @@ app = typer.Typer(
 for command in (tune, check, predict, fit, explain, portability, campaign, ui, sync):
     app.command()(command)
 app.command("import")(import_)
+app.command(context_settings={"allow_interspersed_args": False})(record)  # the command's options are its own
 app.add_typer(history, name="history")
 
 

@@ -25,7 +25,6 @@ import importlib
 import json
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import time
@@ -42,6 +41,8 @@ from pretune.collector.process import (
     be_first_to_go,
     control_groups,
     die_with_parent,
+    family,
+    kill,
     oom_kills,
 )
 from pretune.collector.rank import leave_after
@@ -324,18 +325,7 @@ def kill_ranks(run: Run) -> None:
 
 def kill_tree(pid: int) -> None:
     """SIGKILL a process and all that descend from it; a child that this misses dies with its parent."""
-    import psutil
-
-    try:
-        root = psutil.Process(pid)
-        family = [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return
-    for process in family:
-        try:
-            process.send_signal(signal.SIGKILL)
-        except psutil.NoSuchProcess:
-            continue
+    kill(family(pid))
 
 
 def free_port() -> int:

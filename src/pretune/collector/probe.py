@@ -76,18 +76,20 @@ def run(folder: Path) -> int:
 
 def look(device: Any) -> Machine:
     """What this rank runs on, with its torch device."""
-    import psutil
+    if device.type != "cuda":
+        return cpu_share(int(os.environ["LOCAL_WORLD_SIZE"]))
     import torch
 
-    ranks = int(os.environ["LOCAL_WORLD_SIZE"])
-    if device.type == "cuda":
-        name, cores = torch.cuda.get_device_name(device), None
-        memory = torch.cuda.get_device_properties(device).total_memory
-    else:
-        name, cores = _cpu_name(), max(len(os.sched_getaffinity(0)) // ranks, 1)
-        memory = psutil.virtual_memory().total // ranks
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    return Machine(socket.gethostname(), backend, name, cores, memory, NVIDIA_DRIVER.exists())
+    name, memory = torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory
+    return Machine(socket.gethostname(), "nccl", name, None, memory, NVIDIA_DRIVER.exists())
+
+
+def cpu_share(ranks: int) -> Machine:
+    """What one of ``ranks`` has of this host's processors and memory."""
+    import psutil
+
+    cores, memory = len(os.sched_getaffinity(0)) // ranks, psutil.virtual_memory().total // ranks
+    return Machine(socket.gethostname(), "gloo", _cpu_name(), max(cores, 1), memory, NVIDIA_DRIVER.exists())
 
 
 def _cpu_name() -> str:

@@ -1,4 +1,4 @@
-"""What a rank does with itself before it works: die with its parent, enter its control groups."""
+"""Processes: a rank dies with its parent and enters its control groups; what descends from one is ended."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import os
 import signal
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import psutil
 
 _PR_SET_PDEATHSIG = 1
 PARENT = "PRETUNE_RANK_PARENT"  # the process that a cold rank must not outlive
@@ -64,3 +68,31 @@ def oom_kills(group: Path | None = None) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.split()[0] == key), 0)
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and all that descend from it; empty when it is gone."""
+    import psutil
+
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def kill(processes: list[psutil.Process]) -> None:
+    """SIGKILL those that are still there."""
+    import psutil
+
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def kill_after(processes: list[psutil.Process], grace_s: float) -> None:
+    """SIGKILL those that have not ended of themselves within ``grace_s`` seconds."""
+    import psutil
+
+    _, alive = psutil.wait_procs(processes, grace_s)
+    kill(alive)

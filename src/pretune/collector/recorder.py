@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pretune.collector.device import PeakMemory
+from pretune.collector.keep import keep
 from pretune.collector.meter import Meter
 from pretune.collector.outcome import cause, judge
 from pretune.collector.ranks import Ranks
@@ -174,11 +175,7 @@ class TrialRecorder:
 
     def _append(self, trial: Trial) -> bool:
         """Store the trial, unless another rank did or its id was used before. Raises :class:`StoreError`."""
-        from pretune.datasets.store import TrialStore
-
-        store = self.store if isinstance(self.store, TrialStore) else TrialStore(self.store)
-        if trial.trial_id in store:
+        if not keep(trial, self.store):
             return False
-        store.append(trial)
         self.trial = trial
         return True

@@ -15,7 +15,12 @@ pytestmark = pytest.mark.slow
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def run(tmp_path, program, *arguments, ranks=2):
+def run(tmp_path, program, *arguments):
+    (trial,), said, answer = train(tmp_path, program, *arguments)
+    return trial, said, answer
+
+
+def train(tmp_path, program, *arguments, ranks=2):
     store = tmp_path / "trials"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
     answer = subprocess.run(
@@ -26,8 +31,7 @@ def run(tmp_path, program, *arguments, ranks=2):
         timeout=240,
     )
     said = [json.loads(line) for line in answer.stdout.splitlines() if line.startswith('{"ends"')]
-    (trial,) = TrialStore(store).trials()
-    return trial, said, answer
+    return list(TrialStore(store).trials()), said, answer
 
 
 def stopped(trial, ends):
@@ -47,6 +51,14 @@ def test_a_trainer_is_recorded_without_its_evaluations(tmp_path):
     times = stopped(trial, said["ends"])
     assert max(trial.window_times_s) < 0.4 < max(times)  # an evaluation takes half a second
     assert median(trial.window_times_s) == pytest.approx(median(times), rel=0.05)
+
+
+@pytest.mark.long
+def test_what_is_no_knob_is_one_warning_and_the_trainer_trains_on(tmp_path):
+    trials, (said,), answer = train(tmp_path, "huggingface", "no-knob", ranks=1)
+    assert (trials, len(said["ends"]), answer.returncode) == ([], 24, 0)
+    (warned,) = [line for line in answer.stderr.splitlines() if "no trial is recorded" in line]
+    assert "recorder: knobs: zero_stage" in warned
 
 
 def test_an_engine_is_recorded_at_the_ends_of_whole_windows(tmp_path):

@@ -31,6 +31,25 @@ def test_a_pipeline_s_own_lines_and_a_loss_of_nan(imported):
     assert run.values["step_time_s"] == pytest.approx(2.4, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("on", "precision"), [(None, "fp32"), ("bfloat16_config", "bf16"), ("float16_config", "fp16")]
+)
+def test_the_precision_is_that_which_is_on_else_full(written, on, precision):
+    said = "[2026-01-01 00:00:00,000] [INFO] [config.py:678:print] "
+    names = ("bfloat16_config", "float16_config")  # as 0.19 prints them
+    lines = [f"{said}  {name} ............... enabled={name == on} auto_cast=False" for name in names]
+    lines = [f"{said}DeepSpeedEngine configuration:", *lines, f"{said}  train_batch_size ............. 16"]
+    lines += [
+        f"[INFO] [timer.py:264:stop] epoch=0/micro_step={step}/global_step={step}, "
+        "RunningAvgSamplesPerSec=32.0, CurrSamplesPerSec=32.0, MemAllocated=0.1GB, MaxMemAllocated=0.1GB"
+        for step in range(3, 9)
+    ]
+    (run,), _ = written(DeepSpeedLog(), "\n".join([*lines, ""]))
+    assert run.values["workload.precision"] == precision
+    assert run.values["step_time_s"] == pytest.approx(0.5)
+    assert (run.span.after, run.span.to, run.span.windows) == (6, 10, 4)
+
+
 def test_samples_per_second_of_no_known_batch_are_set_aside(written):
     line = "[timer.py:260:stop] epoch=0/micro_step={0}/global_step={0}, RunningAvgSamplesPerSec=9.5, "
     line += "CurrSamplesPerSec=9.6, MemAllocated=1.0GB, MaxMemAllocated=2.0GB\n"

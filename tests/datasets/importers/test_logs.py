@@ -182,21 +182,29 @@ def test_long_lines_are_bounded_and_do_not_shift_the_numbers(tmp_path):
 def test_steady_windows_are_the_log_s_own_and_their_mean_is_the_step_time(times, slow):
     steady = Steady()
     for index, seconds in enumerate(times):
-        steady.add(Record(seconds * (50 if index < slow else 1)))
-    values = steady.values()
-    if len(times) < 3:
-        assert not values
+        steady.add(Record(seconds * (50 if index < slow else 1)), line=index)
+    values, span = steady.values(), steady.span()
+    assert values or len(times) <= 8
+    if len(times) < 3 or not values:  # all of a short run may be its warm-up
+        assert (values, span) == ({}, None)
         return
+    assert (span.after, span.to) == (values["warmup_windows"] - 1, len(times) - 1)
     kept = values["window_times_s"]
     assert values["warmup_windows"] + len(kept) == len(times)
     assert values["step_time_s"] == pytest.approx(sum(kept) / len(kept))
+    assert (span.windows, span.seconds) == (len(kept), pytest.approx(sum(kept)))
 
 
 def test_a_long_run_keeps_few_times_and_the_mean_of_all():
     steady = Steady()
     for index in range(3 * KEPT):
-        steady.add(Record(1.0 if index < KEPT else 2.0))
+        steady.add(Record(1.0 if index < KEPT else 2.0), line=index)
     values = steady.values()
+    assert (steady.span().to, steady.span().windows, len(steady.lines)) == (
+        3 * KEPT - 1,
+        3 * KEPT - 2,
+        KEPT + 1,
+    )
     assert len(values["window_times_s"]) == KEPT - 2
     assert values["step_time_s"] == pytest.approx((KEPT - 2 + 2 * 2 * KEPT) / (3 * KEPT - 2))
 

@@ -9,24 +9,28 @@ __all__ = ["CounterProvider", "Counters", "Readings", "all_providers"]
 
 def all_providers() -> list[CounterProvider]:
     """One of each, ready to start, whatever this machine has."""
-    from pretune.collector.counters.amd import AmdCounters
     from pretune.collector.counters.deepspeed_comm import DeepSpeedCommCounters
+    from pretune.collector.counters.torch_memory import TorchMemoryCounters
+
+    return [*outside_providers(), TorchMemoryCounters(), DeepSpeedCommCounters()]
+
+
+def outside_providers(pid: int | None = None) -> list[CounterProvider]:
+    """Those that can read the host, and another process than this one: ``pid``, where it is given."""
+    from pretune.collector.counters.amd import AmdCounters
     from pretune.collector.counters.nvml import NvmlCounters
     from pretune.collector.counters.perf import PerfCounters
     from pretune.collector.counters.powercap import PowercapCounters
     from pretune.collector.counters.proc import ProcCounters
     from pretune.collector.counters.psutil_provider import PsutilCounters
-    from pretune.collector.counters.torch_memory import TorchMemoryCounters
 
     return [
-        PsutilCounters(),
-        ProcCounters(),
-        PerfCounters(),
+        PsutilCounters(pid),
+        ProcCounters(pid),
+        PerfCounters(pid),
         PowercapCounters(),
         NvmlCounters(),
         AmdCounters(),
-        TorchMemoryCounters(),
-        DeepSpeedCommCounters(),
     ]
 
 
@@ -50,8 +54,11 @@ class Counters:
 
     def stop(self, steps: int) -> dict[str, float]:
         """Totals, their share of each of ``steps`` optimizer steps, and means, by name."""
-        found: dict[str, float] = {}
-        for provider in reversed(self.providers):
-            read = provider.stop()
-            found |= read.totals | read.per_step(steps) | read.means
-        return found
+        return self.read().by_name(steps)
+
+    def read(self) -> Readings:
+        """Stop, with the readings of all as one."""
+        every = [provider.stop() for provider in reversed(self.providers)]
+        totals = {name: amount for read in every for name, amount in read.totals.items()}
+        means = {name: mean for read in every for name, mean in read.means.items()}
+        return Readings(totals, means)

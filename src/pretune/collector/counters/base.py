@@ -21,6 +21,10 @@ class Readings:
             return {}
         return {_per_step(name): amount / steps for name, amount in self.totals.items()}
 
+    def by_name(self, steps: int) -> dict[str, float]:
+        """Totals, their share of each of ``steps`` optimizer steps, and means."""
+        return self.totals | self.per_step(steps) | self.means
+
 
 def _per_step(name: str) -> str:
     quantity, dot, instance = name.partition(".")

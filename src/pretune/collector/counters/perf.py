@@ -1,8 +1,9 @@
-"""Linux perf events of this process, perf_event_open(2): cycles, instructions, cache and branch misses."""
+"""Linux perf events of one process, perf_event_open(2): cycles, instructions, cache and branch misses."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import struct
@@ -30,7 +31,8 @@ _READING = struct.Struct("=QQQ")
 
 
 class PerfCounters(CounterProvider):
-    """User-mode events of every thread that is there at ``start``, and of those that it makes later.
+    """User-mode events of every thread of process ``pid``, or of this one, that is there at ``start``, and of
+    those that it makes later.
 
     Where there are more events than the processor has counters, the kernel takes turns; values are then
     scaled by the share of time in which each was counted.
@@ -38,8 +40,9 @@ class PerfCounters(CounterProvider):
 
     name = "perf"
 
-    def __init__(self) -> None:
+    def __init__(self, pid: int | None = None) -> None:
         super().__init__()
+        self._pid = pid or os.getpid()
         self._open_files: list[tuple[str, int]] = []
         number = SYSCALL.get(platform.machine())
         if platform.system() != "Linux" or number is None:
@@ -54,7 +57,7 @@ class PerfCounters(CounterProvider):
             (event, file)
             for event in EVENTS
             if not {self.name, f"perf.{event}"} & self.missing.keys()
-            for thread in _threads()
+            for thread in _threads(self._pid)
             if (file := self._open(event, thread)) is not None
         ]
         self._before = self._values()
@@ -78,7 +81,7 @@ class PerfCounters(CounterProvider):
         if file >= 0:
             return int(file)
         code = ctypes.get_errno()
-        if thread == 0 or thread == os.getpid():  # another thread may just have ended
+        if thread in (0, self._pid) and code != errno.ESRCH:  # another thread may just have ended
             self.missing[f"perf.{event}"] = f"the kernel refuses the event: {os.strerror(code)}"
         return None
 
@@ -94,5 +97,8 @@ class PerfCounters(CounterProvider):
             os.close(file)
 
 
-def _threads() -> list[int]:
-    return sorted(int(path.name) for path in Path("/proc/self/task").iterdir())
+def _threads(pid: int) -> list[int]:
+    try:
+        return sorted(int(path.name) for path in Path(f"/proc/{pid}/task").iterdir())
+    except OSError:  # it has ended
+        return []

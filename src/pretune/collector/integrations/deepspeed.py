@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from pretune.collector.integrations.attached import Attached
-from pretune.collector.integrations.here import model_here, platform_here
-from pretune.collector.recorder import TrialRecorder
+from pretune.collector.integrations.here import model_here, recorder_here
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform
 from pretune.datasets.trial import Measure
-from pretune.datasets.workload import ModelSpec, Workload
+from pretune.datasets.workload import ModelSpec
 
 # knob -> the engine's own answer; a version that lacks one leaves it unknown
 _KNOBS = {
@@ -47,14 +46,13 @@ def record(
     """
     attached = Attached()
     attached.begin(
-        lambda: TrialRecorder(
-            workload=_workload(engine, sequence_length, model_here(engine.module, model)),
-            platform=platform_here(platform),
-            knobs=_knobs(engine, knobs or Knobs()),
+        lambda: recorder_here(
+            _workload(engine, sequence_length, model_here(engine.module, model)),
+            _knobs(engine) | (knobs or Knobs()).settings(),
             store=store,
             framework="deepspeed",
+            platform=platform,
             measure=measure,
-            late=True,
         )
     )
     if attached.recorder is not None:
@@ -62,24 +60,20 @@ def record(
     return attached
 
 
-def _workload(engine: Any, sequence_length: int, model: ModelSpec) -> Workload:
-    sequences = engine.train_batch_size()
+def _workload(engine: Any, sequence_length: int, model: ModelSpec) -> dict[str, Any]:
     optimizer = (engine.optimizer_name() or "adamw").lower()
-    return Workload.from_mapping(
-        {
-            "model": model,
-            "sequence_length": sequence_length,
-            "global_batch_tokens": sequences * sequence_length,
-            "precision": "bf16" if engine.bfloat16_enabled() else "fp16" if engine.fp16_enabled() else "fp32",
-            "optimizer": "adamw" if optimizer == "adam" else optimizer,  # DeepSpeed's Adam decays as AdamW
-        },
-        "recorder: workload",
-    )
+    return {
+        "model": model,
+        "sequence_length": sequence_length,
+        "global_batch_tokens": engine.train_batch_size() * sequence_length,
+        "precision": "bf16" if engine.bfloat16_enabled() else "fp16" if engine.fp16_enabled() else "fp32",
+        "optimizer": "adamw" if optimizer == "adam" else optimizer,  # DeepSpeed's Adam decays as AdamW
+    }
 
 
-def _knobs(engine: Any, more: Knobs) -> Knobs:
+def _knobs(engine: Any) -> dict[str, Any]:
     told = {name: getattr(engine, ask)() for name, ask in _KNOBS.items() if hasattr(engine, ask)}
-    return Knobs.from_mapping(told | {"dp": engine.dp_world_size} | more.settings(), "recorder: knobs")
+    return told | {"dp": engine.dp_world_size}
 
 
 def _follow(engine: Any, attached: Attached) -> None:

@@ -1,13 +1,50 @@
-"""What a running job says of itself: its platform, its model, its precision."""
+"""What a running job says of itself: its platform, its model, and the recorder made from what it tells."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from pretune.collector.recorder import TrialRecorder
+from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Fingerprint, Platform
-from pretune.datasets.workload import ModelSpec
+from pretune.datasets.trial import Measure
+from pretune.datasets.workload import ModelSpec, Workload
 from pretune.errors import InputError
+
+if TYPE_CHECKING:
+    from pretune.collector.probe import Machine
+
+
+def recorder_here(
+    workload: Mapping[str, Any],
+    knobs: Mapping[str, Any],
+    *,
+    store: str | Path,
+    framework: str,
+    platform: Platform | str | None,
+    measure: Measure | None,
+) -> TrialRecorder:
+    """The recorder of a training whose ``workload`` and ``knobs`` its library told; the model was built.
+
+    Raises :class:`InputError` naming the field that is none of pretune's.
+    """
+    return TrialRecorder(
+        workload=Workload.from_mapping(workload, "recorder: workload"),
+        platform=platform_here(platform),
+        knobs=Knobs.from_mapping(knobs, "recorder: knobs"),
+        store=store,
+        framework=framework,
+        measure=measure,
+        late=True,
+    )
+
+
+def optimizer_here(name: str) -> str:
+    """Libraries have a dozen of AdamWs; the kernel that they run is no other optimizer."""
+    return "adamw" if "adamw" in name.lower() else name.lower()
 
 
 def platform_here(given: Platform | str | None = None) -> Platform:
@@ -21,20 +58,25 @@ def platform_here(given: Platform | str | None = None) -> Platform:
         return Platform.from_yaml(given)
     import torch
 
-    from pretune.collector.detect import accelerator_of
     from pretune.collector.probe import look
 
     os.environ.setdefault("LOCAL_WORLD_SIZE", "1")
     local, world = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ.get("WORLD_SIZE", "1"))
     cuda = torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR") != "cpu"
     device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
-    machine = look(device)
-    accelerator = accelerator_of(machine, Fingerprint())
+    return platform_of(look(device), local, world)
+
+
+def platform_of(machine: Machine, local: int, world: int) -> Platform:
+    """``world`` ranks, ``local`` of them on each host, that all run on what ``machine`` is."""
+    from pretune.collector.detect import accelerator_of
+
+    accelerator, nodes = accelerator_of(machine, Fingerprint()), max(world // local, 1)
     return Platform(
-        name=f"{accelerator.name}-{world // local}x{local}",
+        name=f"{accelerator.name}-{nodes}x{local}",
         accelerator=accelerator,
         devices_per_node=local,
-        nodes=max(world // local, 1),
+        nodes=nodes,
         backend=machine.backend,
     )
 

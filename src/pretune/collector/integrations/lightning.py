@@ -11,12 +11,12 @@ except ImportError:  # the same library under its older name
     from pytorch_lightning import Callback
 
 from pretune.collector.integrations.attached import Attached
-from pretune.collector.integrations.here import platform_here
+from pretune.collector.integrations.here import optimizer_here, recorder_here
 from pretune.collector.recorder import TrialRecorder
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform
 from pretune.datasets.trial import Measure
-from pretune.datasets.workload import ModelSpec, Workload
+from pretune.datasets.workload import ModelSpec
 from pretune.errors import InputError
 
 
@@ -71,23 +71,21 @@ class PretuneCallback(Callback):  # type: ignore[misc]  # lightning has no types
         if not micro:
             raise InputError("recorder: micro_batch: the training loader has no batch_size; give it")
         accumulation = trainer.accumulate_grad_batches
-        optimizer = type(trainer.optimizers[0]).__name__.lower()
         workload = {
             "model": self.model,
             "sequence_length": self.sequence_length,
             "global_batch_tokens": micro * accumulation * trainer.world_size * self.sequence_length,
             "precision": _precision(str(trainer.precision)),
-            "optimizer": "adamw" if "adamw" in optimizer else optimizer,
+            "optimizer": optimizer_here(type(trainer.optimizers[0]).__name__),
         }
         told = {"micro_batch": micro, "accumulation": accumulation, "dp": trainer.world_size}
-        return TrialRecorder(
-            workload=Workload.from_mapping(workload, "recorder: workload"),
-            platform=platform_here(self.platform),
-            knobs=Knobs.from_mapping(told | self.knobs.settings(), "recorder: knobs"),
+        return recorder_here(
+            workload,
+            told | self.knobs.settings(),
             store=self.store,
             framework="lightning",
+            platform=self.platform,
             measure=self.measure,
-            late=True,
         )
 
 

@@ -8,12 +8,11 @@ from typing import Any
 from transformers import TrainerCallback
 
 from pretune.collector.integrations.attached import Attached
-from pretune.collector.integrations.here import model_here, platform_here
+from pretune.collector.integrations.here import model_here, optimizer_here, recorder_here
 from pretune.collector.recorder import TrialRecorder
-from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform
 from pretune.datasets.trial import Measure
-from pretune.datasets.workload import ModelSpec, Workload
+from pretune.datasets.workload import ModelSpec
 from pretune.errors import InputError
 
 
@@ -62,27 +61,26 @@ class PretuneCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
             "sequence_length": length,
             "global_batch_tokens": micro * accumulation * args.world_size * length,
             "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
-            "optimizer": _optimizer(str(args.optim)),
+            "optimizer": optimizer_here(str(args.optim)),
         }
         deepspeed = getattr(args, "hf_deepspeed_config", None)
         zero = deepspeed.config.get("zero_optimization", {}) if deepspeed is not None else {}
-        knobs = Knobs(
-            micro_batch=micro,
-            accumulation=accumulation,
-            dp=args.world_size,
-            zero_stage=zero.get("stage", 0) if deepspeed is not None else None,
-            activation_checkpointing="full" if args.gradient_checkpointing else "none",
-            attention=getattr(model.config, "_attn_implementation", None),
-            compile=bool(args.torch_compile),
-        )
-        return TrialRecorder(
-            workload=Workload.from_mapping(workload, "recorder: workload"),
-            platform=platform_here(self.platform),
-            knobs=knobs,
+        knobs = {
+            "micro_batch": micro,
+            "accumulation": accumulation,
+            "dp": args.world_size,
+            "zero_stage": zero.get("stage", 0) if deepspeed is not None else None,
+            "activation_checkpointing": "full" if args.gradient_checkpointing else "none",
+            "attention": getattr(model.config, "_attn_implementation", None),
+            "compile": bool(args.torch_compile),
+        }
+        return recorder_here(
+            workload,
+            knobs,
             store=self.store,
             framework="transformers" if deepspeed is None else "deepspeed",
+            platform=self.platform,
             measure=self.measure,
-            late=True,
         )
 
 
@@ -91,8 +89,3 @@ def _length(loader: Any) -> int:
         return len(loader.dataset[0]["input_ids"])
     except (AttributeError, KeyError, TypeError, IndexError, NotImplementedError):
         raise InputError("recorder: sequence_length: the data do not tell; give it") from None
-
-
-def _optimizer(name: str) -> str:
-    """Trainer has a dozen of AdamWs; the kernel that it runs is no other optimizer."""
-    return "adamw" if "adamw" in name.lower() else name.lower()

@@ -12,19 +12,31 @@ from pretune.errors import InputError
 
 
 @dataclass(frozen=True)
+class Span:
+    """The measured part of a log: from the end of line ``after`` (the last of the warm-up) to that of line
+    ``to``, in which ``windows`` optimizer steps took ``seconds``."""
+
+    after: int
+    to: int
+    windows: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Run:
     """One run as its log states it, before anything is derived or checked.
 
     ``values``: what the log states, by column of the store (``model.layers``, ``knob.tp``,
     ``step_time_s``, ``status``; SI units), nothing guessed. ``key``: what tells this run from all others,
     and stays the same while its log grows: the same key is the same trial. ``line``: where it begins (the
-    first is 1).
+    first is 1). ``span``: which lines tell of its measured steps, where lines came while it ran.
     """
 
     line: int | None
     key: str
     values: dict[str, Any]
     notes: list[str] = field(default_factory=list)  # what was odd but harmless, for the account
+    span: Span | None = None
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,13 @@ _SETTINGS = {
     "gradient_accumulation_steps": "knob.accumulation",
     "world_size": "knob.dp",  # the engine's own: its data-parallel ranks
 }
+# a setting that starts with True (0.12), or with enabled=True (0.19) -> what it means
+_PRECISIONS = {
+    "bfloat16_enabled": "bf16",
+    "fp16_enabled": "fp16",
+    "bfloat16_config": "bf16",
+    "float16_config": "fp16",
+}
 _START_STEP = 2  # from which ThroughputTimer counts
 _MAX_CONFIG = 2000  # lines of the configuration's JSON
 
@@ -99,6 +106,7 @@ class _Reader(LogReader):
                 yield from self.begin(number, self.launched)
                 self._restart()
             self.recognised = True
+            self.run.values.setdefault("workload.precision", "fp32")  # what it prints next says otherwise
         elif match := _SETTING.match(line):
             self.run.values |= _setting(match[1], match[2])
         elif _JSON.match(line):
@@ -177,8 +185,8 @@ def _setting(name: str, value: str) -> dict[str, Any]:
     """A line of the configuration as the engine prints it: ``name ..... value``."""
     if name in _SETTINGS:
         return counts(_SETTINGS, {name: value})
-    if name in ("bfloat16_enabled", "fp16_enabled") and value == "True":
-        return {"workload.precision": "bf16" if name.startswith("b") else "fp16"}
+    if name in _PRECISIONS and value.startswith(("True", "enabled=True")):
+        return {"workload.precision": _PRECISIONS[name]}
     if name == "optimizer_name":
         return deepspeed_config.from_optimizer(value)
     if name == "zero_config" and not value.startswith("{"):

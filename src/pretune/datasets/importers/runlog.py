@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pretune.datasets.importers.base import Run, SetAside
+from pretune.datasets.importers.base import Run, SetAside, Span
 from pretune.datasets.importers.lines import numbered, unprefixed
 from pretune.datasets.trial import Status
 from pretune.errors import InputError
@@ -24,7 +24,7 @@ SLOW = 1.2  # of the median: a record that is slower is still warming up
 
 _OOM = re.compile(
     r"((?:torch\.)?(?:cuda\.|hip\.)?OutOfMemoryError: .*|RuntimeError: (?:CUDA|HIP) out of memory.*"
-    r"|.*Detected \d+ oom[-_]kill event.*)"
+    r"|MemoryError\b.*|.*DefaultCPUAllocator: can't allocate memory.*|.*Detected \d+ oom[-_]kill event.*)"
 )
 _TIMEOUT = re.compile(r".*(Watchdog caught collective operation timeout.*)")
 _EXCEPTION = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b(?::.*)?)$")
@@ -60,9 +60,12 @@ class Steady:
     def __init__(self, warmup: bool = True) -> None:
         self.warmup = warmup
         self.kept: list[Record] = []
+        self.lines: list[int] = []  # of the kept records, and of the last one
         self.later: list[float] = [0.0, 0.0]  # windows, seconds
 
-    def add(self, record: Record) -> None:
+    def add(self, record: Record, line: int = 0) -> None:
+        """``line``: on which it stands, where that is asked for by ``span``."""
+        self.lines[KEPT:] = [line]
         if len(self.kept) < KEPT:
             self.kept.append(record)
         elif not record.paused:
@@ -88,6 +91,16 @@ class Steady:
             total = sum(weight * r.rates[column] for weight, r in zip(weights, stated, strict=True))
             values[column] = total / sum(weights)
         return values
+
+    def span(self) -> Span | None:
+        """Where the measured records stand, paused ones among them; None where no record was before them."""
+        first = self._warmup_records() if self.warmup else self._slow_start()
+        used = self.kept[first:]
+        if not first or not used:
+            return None
+        windows = sum(record.windows for record in used) + self.later[0]
+        seconds = sum(record.windows * record.seconds for record in used) + self.later[1]
+        return Span(self.lines[first - 1], self.lines[-1], int(windows), seconds)
 
     def _slow_start(self) -> int:
         times = sorted(record.seconds for record in self.kept)
@@ -149,7 +162,7 @@ class RunLog:
     """One run as its log tells it. ``values``: what it states by column of the store."""
 
     def __init__(self, line: int, values: dict[str, Any], warmup: bool = True) -> None:
-        self.line = line
+        self.line = self.at = line  # where it begins; where its reader is
         self.values = dict(values)
         self.steady = Steady(warmup)
         self.failures = Failures()
@@ -166,7 +179,7 @@ class RunLog:
         """``text``: the line itself; the first one tells this run from all others."""
         self._first = self._first or unprefixed(text).strip()
         self.records += 1
-        self.steady.add(record)
+        self.steady.add(record, self.at)
         self.failures.went_on()
 
     def loss(self, value: float | None) -> None:
@@ -199,7 +212,7 @@ class RunLog:
             values = {
                 column: value for column, value in values.items() if not column.startswith("tokens_per_s")
             }
-        return Run(self.line, f"{name}-{self._digest(path)}", values, self.notes)
+        return Run(self.line, f"{name}-{self._digest(path)}", values, self.notes, self.steady.span())
 
     def _failure(self) -> Failure | None:
         last = self.values.get("loss_last")
@@ -243,6 +256,7 @@ class LogReader(ABC):
     def runs(self) -> Iterator[Run | SetAside]:
         """All runs of the file; :class:`InputError` when it is not of the format."""
         for number, line in numbered(self.path):
+            self.run.at = number
             yield from self.read(number, line)
         if not self.recognised:
             raise InputError(f"{self.path}: is no {self.name} log (it has no {self.needs})")
