@@ -61,7 +61,10 @@ class MLflowRuns(Importer):
     def read(self, path: Path | str) -> Iterator[Run | SetAside]:
         server = _Server(_uri(path))
         for run in server.runs():
-            yield self._run(server, run)
+            try:
+                yield self._run(server, run)
+            except InputError as error:  # of this run's own readings
+                yield SetAside(f"{server.uri} run {run.info.run_id}", None, str(error))
 
     def _run(self, server: _Server, run: MlflowRun) -> Run | SetAside:
         file = f"{server.uri} run {run.info.run_id}"
@@ -172,10 +175,8 @@ def _speaking(uri: str) -> Iterator[None]:
             yield
     except ImportError as error:
         raise InputError(f"{uri}: reading it needs MLflow ({error}); pip install 'pretune[mlflow]'") from None
-    except Exception as error:
-        if isinstance(error, InputError) or not type(error).__module__.startswith(("mlflow", "sqlalchemy")):
-            raise
-        reason = " ".join(str(error).split())[:200]
+    except Exception as error:  # of a damaged folder also what its YAML or its numbers raise
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(f"{uri}: MLflow cannot read it ({reason}); check the tracking URI") from None
     finally:
         for name in added:
