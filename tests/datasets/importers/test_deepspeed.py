@@ -31,12 +31,25 @@ def test_a_pipeline_s_own_lines_and_a_loss_of_nan(imported):
     assert run.values["step_time_s"] == pytest.approx(2.4, rel=0.02)
 
 
-def test_samples_per_second_of_no_known_batch_are_set_aside(written):
-    line = "[timer.py:260:stop] epoch=0/micro_step={0}/global_step={0}, RunningAvgSamplesPerSec=9.5, "
-    line += "CurrSamplesPerSec=9.6, MemAllocated=1.0GB, MaxMemAllocated=2.0GB\n"
-    runs, (aside,) = written(DeepSpeedLog(), "".join(line.format(i) for i in range(5, 30, 5)))
-    assert not runs
-    assert "no train_batch_size" in aside.reason
+TIMER = "[timer.py:260:stop] epoch=0/micro_step={0}/global_step={0}, RunningAvgSamplesPerSec={1}, "
+TIMER += "CurrSamplesPerSec=9.6, MemAllocated=1.0GB, MaxMemAllocated=2.0GB\n"
+
+
+def test_without_a_configuration_samples_per_second_are_all_there_is(written):
+    # 10 s for the first 10 samples, from then on 20 samples a second: 30 samples in 11 s, 50 in 12 s
+    (run,), _ = written(
+        DeepSpeedLog(), "".join(TIMER.format(*at) for at in ((12, 1), (32, 30 / 11), (52, 50 / 12)))
+    )
+    assert run.values["samples_per_s"] == pytest.approx(20.0)
+    assert not {"step_time_s", "window_times_s"} & set(run.values)
+    assert "no train_batch_size" in run.notes[0]
+
+
+def test_one_that_failed_has_no_samples_per_second_either(written):
+    end = "[launch.py:325:sigkill_handler] exits with return code = -9\n"
+    (run,), _ = written(DeepSpeedLog(), "".join(TIMER.format(5 * n, 9.5) for n in range(1, 6)) + end)
+    assert run.values["status"] == "crash"
+    assert not {"samples_per_s", "step_time_s"} & set(run.values)
 
 
 def test_experiments_without_metrics_failed(imported):
