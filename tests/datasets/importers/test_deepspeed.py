@@ -52,12 +52,13 @@ def test_one_that_failed_has_no_samples_per_second_either(written):
     assert not {"samples_per_s", "step_time_s"} & set(run.values)
 
 
-def test_experiments_without_metrics_failed(imported):
+def test_experiments_that_name_an_error_failed(imported):
     runs, aside = imported(DeepSpeedAutotuning(), "deepspeed-autotuning/autotuning_results")
     ended = {(run.values["knob.zero_stage"], run.values["status"]) for run in runs}
-    assert ended == {(0, "oom"), (1, "ok"), (2, "ok"), (3, "crash")}
+    assert ended == {(0, "oom"), (1, "ok"), (2, "ok")}
     assert {run.values.get("step_time_s") for run in runs} == {0.4, 0.5, None}
-    assert ["only profiles" in each.reason or "was not run" in each.reason for each in aside] == [True, True]
+    reasons = ("only profiles", "it may still run", "was not run")
+    assert [why in each.reason for why, each in zip(reasons, aside, strict=True)] == [True] * 3
 
 
 @pytest.mark.parametrize("throughput", [0.0, "nan", 1600.0, None])

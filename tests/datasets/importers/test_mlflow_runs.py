@@ -111,6 +111,24 @@ def test_what_cannot_be_told_is_set_aside(database, metrics, ending, reason):
     assert run_id in aside.file
 
 
+def test_a_run_that_is_half_logged_is_set_aside_until_it_has_ended(tmp_path):
+    uri, whole = f"sqlite:///{tmp_path / 'mlflow.db'}", {"train/tokens_per_second": 1000.0, "loss": 2.5}
+    with quiet():
+        client = mlflow.MlflowClient(uri)
+        run_id = client.create_run(client.create_experiment("theirs")).info.run_id
+    steps = [
+        lambda name=name, value=value: client.log_param(run_id, name, value) for name, value in PARAMS.items()
+    ]
+    steps += [lambda name=name, v=v: client.log_metric(run_id, name, v) for name, v in whole.items()]
+    for step in steps:
+        assert isinstance(only(uri), SetAside)
+        with quiet():
+            step()
+    assert isinstance(only(uri), SetAside)
+    client.set_terminated(run_id, "FINISHED")
+    assert only(uri).values["tokens_per_s"] == 1000.0
+
+
 def test_the_users_map_names_what_has_no_unit(database):
     uri, log = database
     log(PARAMS, {"step_time": [250.0]})

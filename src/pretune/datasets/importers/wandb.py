@@ -196,7 +196,8 @@ def _config(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        told = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
+        text = path.read_text(encoding="utf-8", errors="replace")
+        told = yaml.safe_load("".join(_whole_lines(text.splitlines(keepends=True))))  # a cut figure is wrong
     except (OSError, yaml.YAMLError, ValueError, RecursionError):
         return {}
     entries = told.items() if isinstance(told, dict) else ()
