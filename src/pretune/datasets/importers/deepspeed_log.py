@@ -34,10 +34,10 @@ _TIMERS = {
 }
 _VERSION = re.compile(r".*DeepSpeed info: version=([^,\s]+)")
 _BEGIN = re.compile(r".*(?:DeepSpeedEngine|DeepSpeedLight) configuration:")
-_SETTING = re.compile(r".*\bprint\]\s+(\w+) (?:\.* )?\s*(\S.*?)\s*$")
-_JSON = re.compile(r".*\bjson = (\{)\s*$")
-_LAUNCHED = re.compile(r".*\bdist_world_size=(\d+)")
-_NODES = re.compile(r".*\bnnodes=(\d+), num_local_procs=(\d+)")
+_SETTING = re.compile(r".*print\]\s+(\w+) (?:\.* )?\s*(\S.*?)\s*$")
+_JSON = re.compile(r".* json = (\{)\s*$")
+_LAUNCHED = re.compile(r".*dist_world_size=(\d+)")
+_NODES = re.compile(r".*nnodes=(\d+), num_local_procs=(\d+)")
 _PAUSE = re.compile(
     r".*(?:Saving model checkpoint|zero checkpoint saved|Checkpoint \S+ is about to be saved)"
 )
