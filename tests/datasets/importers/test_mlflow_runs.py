@@ -184,6 +184,16 @@ def test_a_folder_that_is_damaged_is_refused_in_one_line(folder):
     assert "\n" not in str(error.value)
 
 
+def test_an_experiment_that_mlflow_leaves_out_is_named(folder, capfd):
+    next(path for path in folder.glob("*/meta.yaml") if list(path.parent.glob("*/meta.yaml"))).write_bytes(
+        b""
+    )
+    *runs, aside = MLflowRuns().read(folder)
+    assert not runs
+    assert "MLflow says: " in aside.reason
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_readings_that_are_damaged_cost_their_run(folder, monkeypatch):
     history = mlflow.MlflowClient.get_metric_history
     broken = []
