@@ -124,7 +124,7 @@ class ModelSpec(Spec):
         """
         try:
             config = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path}: is not a readable config.json ({error})") from None
         if not isinstance(config, dict):
             raise InputError(f"{path}: is not a readable config.json (it holds no object)")

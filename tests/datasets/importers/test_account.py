@@ -5,7 +5,7 @@ import pytest
 from pretune.datasets import Accelerator, Platform, TrialStore
 from pretune.datasets.importers import importer
 from pretune.datasets.importers.account import import_files
-from pretune.datasets.importers.base import SetAside
+from pretune.datasets.importers.base import Run, SetAside
 from pretune.datasets.importers.complete import Given, complete
 from pretune.datasets.importers.megatron import MegatronLog
 
@@ -41,6 +41,15 @@ def test_an_accelerator_that_the_log_names_is_not_overruled():
         run.values["accelerator.name"] = stated
         trial = complete(run, LOG, "megatron", Given(POD))
         assert isinstance(trial, SetAside) != taken
+
+
+def test_samples_per_second_of_unknown_length_are_no_failure():
+    run = Run(1, "a", {"samples_per_s": 8.0, "model.name": "gpt2-small"})
+    aside = complete(run, LOG, "wandb", Given(POD))
+    assert "no workload.sequence_length" in aside.reason
+    given = Given(POD, {"workload.sequence_length": 128, "workload.global_batch_tokens": 32 * 128})
+    trial = complete(run, LOG, "wandb", given)
+    assert (trial.status, trial.tokens_per_s) == ("ok", pytest.approx(8 * 128))
 
 
 OF_FILES = sorted(path.name for path in GOLDEN.iterdir() if path.name != "kernel-tuner")  # of trials

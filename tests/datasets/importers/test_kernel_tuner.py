@@ -149,6 +149,16 @@ def test_what_no_entry_can_be_is_set_aside(tmp_path):
         assert isinstance(aside, SetAside)
 
 
+def test_names_that_are_none_cost_their_entries(tmp_path):
+    (tmp_path / "a.json").write_text('{"tune_params_keys": ["x", {}], "cache": {"1": {"x": 1, "time": 2.0}}}')
+    (aside,) = KernelTuner().read(tmp_path / "a.json")
+    assert "tune_params_keys" in aside.reason
+    result = {"configuration": {"x": 1}, "measurements": [{"name": {}}, {"name": "time", "value": 2.0}]}
+    (tmp_path / "a.json").write_text(json.dumps({"results": [result]}))
+    (run,) = KernelTuner().read(tmp_path / "a.json")
+    assert run.values["time_s"] == pytest.approx(2e-3)
+
+
 def cache_of(path, device, slow):
     """A cache of 144 configurations; ``slow`` is what the device makes of shared memory."""
     knobs = [(b, t, u) for b in range(6) for t in range(6) for u in range(4)]

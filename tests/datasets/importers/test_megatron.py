@@ -44,6 +44,13 @@ def test_a_ramp_and_a_restart_are_runs_of_their_own(imported):
     assert not aside
 
 
+def test_lines_that_a_log_does_not_have_weigh_nothing(written):
+    lines = [LINE.format(at, MS.format(ms), "5.0E+00") for at, ms in ((1, 900), (2, 100), (3, 100), (4, 100))]
+    later = [LINE.format(at, MS.format(ms), "4.0E+00") for at, ms in ((90, 300), (91, 100))]
+    (run,), _ = written(MegatronLog(), "".join(lines + later))  # as where a rank's part was cut out
+    assert run.values["step_time_s"] == pytest.approx((0.1 + 0.1 + 0.3 + 0.1) / 4)
+
+
 def test_out_of_memory_is_a_status_with_the_log_s_own_words(imported):
     (run,), _ = imported(MegatronLog(), "megatron/megatron_deepspeed_2024_oom.log")
     assert run.values["status"] == "oom"

@@ -111,6 +111,24 @@ def test_what_cannot_be_told_is_set_aside(database, metrics, ending, reason):
     assert run_id in aside.file
 
 
+def test_a_run_that_is_half_logged_is_set_aside_until_it_has_ended(tmp_path):
+    uri, whole = f"sqlite:///{tmp_path / 'mlflow.db'}", {"train/tokens_per_second": 1000.0, "loss": 2.5}
+    with quiet():
+        client = mlflow.MlflowClient(uri)
+        run_id = client.create_run(client.create_experiment("theirs")).info.run_id
+    steps = [
+        lambda name=name, value=value: client.log_param(run_id, name, value) for name, value in PARAMS.items()
+    ]
+    steps += [lambda name=name, v=v: client.log_metric(run_id, name, v) for name, v in whole.items()]
+    for step in steps:
+        assert isinstance(only(uri), SetAside)
+        with quiet():
+            step()
+    assert isinstance(only(uri), SetAside)
+    client.set_terminated(run_id, "FINISHED")
+    assert only(uri).values["tokens_per_s"] == 1000.0
+
+
 def test_the_users_map_names_what_has_no_unit(database):
     uri, log = database
     log(PARAMS, {"step_time": [250.0]})
@@ -141,14 +159,54 @@ def test_a_database_becomes_trials_once(database, tmp_path):
     assert good.step_time_s == pytest.approx(4 * 2 * 2 * 128 / 4096)
 
 
-def test_a_folder_of_mlflow(tmp_path, monkeypatch):
-    with quiet(), monkeypatch.context() as patch:
-        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of MLflow's with two runs, and the places of their files."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    with quiet():
         client = mlflow.MlflowClient((tmp_path / "mlruns").as_uri())
-        run = client.create_run(client.create_experiment("old"))
-        client.log_metric(run.info.run_id, "train_steps_per_second", 4.0)
-        client.set_terminated(run.info.run_id)
-    assert only(tmp_path / "mlruns").values["step_time_s"] == pytest.approx(0.25)
+        experiment = client.create_experiment("old")
+        for _ in range(2):
+            run = client.create_run(experiment)
+            client.log_metric(run.info.run_id, "train_steps_per_second", 4.0)
+            client.set_terminated(run.info.run_id)
+    return tmp_path / "mlruns"
+
+
+def test_a_folder_of_mlflow(folder):
+    assert [run.values["step_time_s"] for run in MLflowRuns().read(folder)] == pytest.approx([0.25, 0.25])
+
+
+def test_a_folder_that_is_damaged_is_refused_in_one_line(folder):
+    next(folder.glob("*/meta.yaml")).write_bytes(b"name: \x00\n")
+    with pytest.raises(InputError, match="MLflow cannot read it") as error:
+        list(MLflowRuns().read(folder))
+    assert "\n" not in str(error.value)
+
+
+def test_an_experiment_that_mlflow_leaves_out_is_named(folder, capfd):
+    next(path for path in folder.glob("*/meta.yaml") if list(path.parent.glob("*/meta.yaml"))).write_bytes(
+        b""
+    )
+    *runs, aside = MLflowRuns().read(folder)
+    assert not runs
+    assert "MLflow says: " in aside.reason
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_readings_that_are_damaged_cost_their_run(folder, monkeypatch):
+    history = mlflow.MlflowClient.get_metric_history
+    broken = []
+
+    def read(client, run_id, name):
+        if not broken or run_id in broken:
+            broken.append(run_id)
+            raise ValueError("could not convert string to float")  # as of a line cut off in the file
+        return history(client, run_id, name)
+
+    monkeypatch.setattr(mlflow.MlflowClient, "get_metric_history", read)
+    found = list(MLflowRuns().read(folder))
+    assert sorted(type(each).__name__ for each in found) == ["Run", "SetAside"]
 
 
 @pytest.mark.parametrize("source", ["sqlite:///nowhere/x.db", "nowhere", "http://127.0.0.1:9"])

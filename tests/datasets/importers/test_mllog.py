@@ -93,9 +93,11 @@ def test_the_system_comes_from_beside_the_results(tmp_path):
     log.write_text("".join(line for line in lines if "SYSJSON" not in line))
     (tmp_path / "systems").mkdir()
     system = {"number_of_nodes": "2", "accelerators_per_node": "4", "accelerator_model_name": "Y"}
+    system |= {"system_name": "Small (2x Y)"}
     (tmp_path / "systems" / "Small.json").write_text(json.dumps(system))
     (run,) = MLLog().read(log)
     assert (run.values["platform.nodes"], run.values["accelerator.name"]) == (2, "Y")
+    assert (run.values["platform.devices"], run.values["platform.name"]) == (8, "Small-2x-Y")
     shutil.rmtree(tmp_path / "systems")
     (run,) = MLLog().read(log)
     assert "platform.nodes" not in run.values

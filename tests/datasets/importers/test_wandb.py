@@ -63,6 +63,14 @@ def test_the_files_of_an_offline_run(imported):
     assert "does not say how it ended" in run.notes[0]
 
 
+def test_the_trainer_knows_better_than_wandb_what_the_training_took(tmp_path):
+    summary = {"train/train_runtime": 100.0, "train/train_samples_per_second": 8.0, "_runtime": 130.0}
+    (tmp_path / "wandb-summary.json").write_text(json.dumps(summary))
+    (run,) = WandbExport().read(tmp_path / "wandb-summary.json")
+    assert run.values["wall_s"] == 100.0
+    assert not [note for note in run.notes if "two ways" in note]
+
+
 def test_the_users_map_names_what_has_no_unit(golden):
     told = Mapping(columns={"step_time_s": "step_time"}, units={"step_time_s": "ms"})
     runs = [r for r in WandbExport(told).read(golden / "wandb" / "runs_df.csv") if isinstance(r, Run)]

@@ -230,6 +230,10 @@ def _ending(values: dict[str, Any]) -> None:
     """A run that measured nothing failed; one that failed has no throughput."""
     status = values.setdefault("status", Status.OK)
     if status == Status.OK and not values.get("tokens_per_s_per_device"):
+        if values.get("samples_per_s"):
+            raise _Contradiction(
+                "states samples per second, no workload.sequence_length; state it under constants in --map"
+            )
         if values.get("step_time_s"):
             need = ("workload.sequence_length", "workload.global_batch_tokens")
             lacking = " and ".join(name for name in need if not values.get(name))

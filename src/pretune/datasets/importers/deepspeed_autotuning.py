@@ -21,7 +21,7 @@ _PROFILE = "profile_model_info"  # the run that only counts parameters
 
 class DeepSpeedAutotuning(Importer):
     """Reads ``autotuning_results`` (or one ``exp.json`` in it). An experiment without metrics failed, for the
-    reason that its ``stderr.log`` names.
+    reason that its ``stderr.log`` names; where none is named, it is set aside, since it may still run.
 
     ``throughput`` is samples per second, from the timers of forward, backward and step
     (``DeepSpeedEngine._autotuning_exit``): what lies between them is not in it.
@@ -52,15 +52,21 @@ class DeepSpeedAutotuning(Importer):
         values = _stated(experiment, _json(file.parent / "ds_config.json") or experiment["ds_config"])
         told = json.dumps([experiment.get("name"), experiment["ds_config"]], sort_keys=True)
         key = f"{self.name}-{hashlib.sha256(told.encode()).hexdigest()[:20]}"
-        metrics = _json(file.parent / "metrics.json")
-        if metrics:
-            measured = _measured(metrics, values)
+        written = file.parent / "metrics.json"
+        if written.exists():
+            metrics = _json(written)
+            measured = "is no whole JSON object (cut off?)" if metrics is None else _measured(metrics, values)
             if isinstance(measured, str):
-                return SetAside(str(file.parent / "metrics.json"), None, measured)
+                return SetAside(str(written), None, measured)
             return Run(None, key, values | measured)
         if not any((file.parent / log).exists() for log in _LOGS):
             return SetAside(str(file), None, "has neither metrics.json nor logs; it was not run")
-        return Run(None, key, values | _failed(file.parent))
+        failed = _failed(file.parent)
+        if failed is None:
+            return SetAside(
+                str(file), None, "has no metrics.json, and its logs name no error; it may still run"
+            )
+        return Run(None, key, values | failed)
 
 
 def _stated(experiment: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
@@ -88,15 +94,16 @@ def _measured(metrics: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]
     return {"step_time_s": sequences / throughput, "status": str(Status.OK), **counters}
 
 
-def _failed(folder: Path) -> dict[str, str]:
+def _failed(folder: Path) -> dict[str, str] | None:
+    """Status and cause by the first of its logs that names an error; None where none does."""
     for log in _LOGS:
         failures = Failures()
         if (folder / log).exists():
-            for _, line in numbered(folder / log, tail=True):
+            for _, line in numbered(folder / log):
                 failures.read(line)
         if failures.found:
             return {"status": str(failures.found.status), "cause": failures.found.cause}
-    return {"status": str(Status.CRASH), "cause": "wrote no metrics.json; its logs name no error"}
+    return None
 
 
 def _json(file: Path) -> dict[str, Any] | None:

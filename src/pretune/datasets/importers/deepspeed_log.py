@@ -11,6 +11,7 @@ from pretune.datasets.importers import deepspeed_config
 from pretune.datasets.importers.base import Importer, Run, SetAside
 from pretune.datasets.importers.lines import counts, json_object, positive, real, unprefixed
 from pretune.datasets.importers.runlog import LogReader, Record
+from pretune.datasets.trial import Status
 
 # "epoch=0/micro_step=40/global_step=10, ..." since 0.5.9; "0/20, ..." (epoch/step) before
 _TIMER = re.compile(
@@ -33,10 +34,10 @@ _TIMERS = {
 }
 _VERSION = re.compile(r".*DeepSpeed info: version=([^,\s]+)")
 _BEGIN = re.compile(r".*(?:DeepSpeedEngine|DeepSpeedLight) configuration:")
-_SETTING = re.compile(r".*\bprint\]\s+(\w+) (?:\.* )?\s*(\S.*?)\s*$")
-_JSON = re.compile(r".*\bjson = (\{)\s*$")
-_LAUNCHED = re.compile(r".*\bdist_world_size=(\d+)")
-_NODES = re.compile(r".*\bnnodes=(\d+), num_local_procs=(\d+)")
+_SETTING = re.compile(r".*print\]\s+(\w+) (?:\.* )?\s*(\S.*?)\s*$")
+_JSON = re.compile(r".* json = (\{)\s*$")
+_LAUNCHED = re.compile(r".*dist_world_size=(\d+)")
+_NODES = re.compile(r".*nnodes=(\d+), num_local_procs=(\d+)")
 _PAUSE = re.compile(
     r".*(?:Saving model checkpoint|zero checkpoint saved|Checkpoint \S+ is about to be saved)"
 )
@@ -73,7 +74,7 @@ class DeepSpeedLog(Importer):
         *deepspeed_config.FILLS,
         *("knob.dp", "platform.devices", "platform.nodes", "platform.devices_per_node", "step_time_s"),
         *("window_times_s", "warmup_windows", "loss_first", "loss_last", "peak_memory_allocated_bytes"),
-        *("status", "cause", "software.deepspeed", *dict.fromkeys(_TIMERS.values())),
+        *("status", "cause", "samples_per_s", "software.deepspeed", *dict.fromkeys(_TIMERS.values())),
     )
 
     def read(self, path: Path) -> Iterator[Run | SetAside]:
@@ -93,6 +94,7 @@ class _Reader(LogReader):
         self.step: int | None = None
         self.elapsed = 0.0
         self.paused = False
+        self.per_sample: bool | None = None  # whether a record's seconds are a sample's; None before any
 
     def read(self, number: int, line: str) -> Iterator[Run | SetAside]:
         if self.json is not None:
@@ -155,9 +157,11 @@ class _Reader(LogReader):
         sequences = self.run.values.get("workload.global_batch_sequences")
         if sequences is None:
             self.run.note("states samples per second, and no train_batch_size to tell a step's time by")
-        if average is None or last is None or not sequences or step == self.step or step <= _START_STEP:
+        if average is None or last is None or step == self.step or step <= _START_STEP:
             return
-        elapsed = (step - _START_STEP) * sequences / average
+        if not self._alike(per_sample=sequences is None):
+            return
+        elapsed = (step - _START_STEP) * (sequences or 1) / average
         windows = step - (self.step if self.step is not None else _START_STEP)
         seconds = (elapsed - self.elapsed) / windows
         if seconds > 0:
@@ -168,17 +172,38 @@ class _Reader(LogReader):
         self.recognised = True
         step, seconds = int(match[1]), positive(match[3])
         yield from self._segment(number, step)
-        if seconds is not None and step != self.step:
+        if seconds is not None and step != self.step and self._alike(per_sample=False):
             windows = step - self.step if self.step is not None else 1
             self.run.record(Record(seconds, windows, self.paused), line)
             self.step, self.paused = step, False
         self.run.loss(real(match[2]))
+
+    def _alike(self, per_sample: bool) -> bool:
+        """Whether a record of this kind may stand with the run's others; the first one decides."""
+        if self.per_sample is None:
+            self.per_sample = per_sample
+        return self.per_sample == per_sample
+
+    def ended(self) -> Iterator[Run | SetAside]:
+        """Time per sample becomes samples per second."""
+        for outcome in super().ended():
+            if isinstance(outcome, Run) and self.per_sample:
+                _per_second(outcome.values)
+            yield outcome
 
     def _segment(self, number: int, step: int) -> Iterator[Run | SetAside]:
         """Another run where the step falls back."""
         if self.step is not None and step < self.step:
             yield from self.begin(number, self.run.stated)
             self._restart()
+
+
+def _per_second(values: dict[str, Any]) -> None:
+    """Turns seconds per sample into samples per second; a run that failed has neither."""
+    values.pop("window_times_s", None)
+    seconds = values.pop("step_time_s", None)
+    if seconds and values["status"] == Status.OK:
+        values["samples_per_s"] = 1 / seconds
 
 
 def _setting(name: str, value: str) -> dict[str, Any]:

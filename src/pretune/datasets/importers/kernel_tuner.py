@@ -71,7 +71,7 @@ class KernelTuner(Importer):
 def _cached(entry: Entry) -> dict[str, Any] | str:
     """Of a cache's entry: its knobs by the names that the header gives, its counters, its time."""
     row, names = entry.value, entry.header.get("tune_params_keys")
-    if not isinstance(names, list) or not isinstance(row, dict):
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return "is no configuration of a cache; its header has no tune_params_keys"
     lacking = [name for name in names if name not in row]
     if lacking:
@@ -88,7 +88,7 @@ def _t4(result: Any) -> dict[str, Any] | str:
     row = {
         each["name"]: each.get("value")
         for each in (measured if isinstance(measured, list) else [])
-        if isinstance(each, dict) and "name" in each
+        if isinstance(each, dict) and isinstance(each.get("name"), str)
     }
     times = result.get("times")
     if isinstance(times, dict):

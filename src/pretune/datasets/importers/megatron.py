@@ -161,8 +161,10 @@ class _Reader(LogReader):
         self._progress(iteration, seconds, figures, line)
 
     def _progress(self, iteration: int, seconds: float, figures: dict[str, str], line: str) -> None:
-        windows = iteration - self.iteration if self.iteration is not None else self.interval or 1
-        record = Record(seconds, windows, self.paused, self._rates(figures))
+        if self.iteration is not None:  # a longer gap is of lines that the log does not have
+            gap = iteration - self.iteration
+            self.interval = min(gap, self.interval or gap)
+        record = Record(seconds, self.interval or 1, self.paused, self._rates(figures))
         self.run.record(record, line)
         self.run.loss(next((real(figures[label]) for label in LOSSES if label in figures), None))
         self.iteration, self.paused = iteration, False

@@ -29,7 +29,7 @@ _COUNTS = {
 _SPEED, _FLOPS = "Tokens / sec / GPU", "Model TFLOP / sec / GPU"
 _NEEDED = ("#-GPUs", "GBS", "Sequence Length", _SPEED)
 # "Model" is a column and the system a heading until 26.02; the other way round since
-_NAMES = {"Model": "model.name", "System": "platform.name"}
+_NAMES = {"Model": "model.name", "System": "accelerator.name"}
 _PAIR = re.compile(r"(\S+)\s*\((\S+)\)$")
 
 
@@ -94,7 +94,7 @@ def _precision(text: str) -> dict[str, str]:
 
 
 def _named(row: dict[str, str], headings: list[str]) -> dict[str, str]:
-    """Model, system and container: from the row, else from the headings above it."""
+    """Model, accelerator and container: from the row, else from the headings above it."""
     named = {column: row[name] for name, column in _NAMES.items() if row.get(name)}
     for heading in headings:
         kind, _, text = heading.partition(": ")
@@ -102,4 +102,6 @@ def _named(row: dict[str, str], headings: list[str]) -> dict[str, str]:
             named.setdefault(_NAMES[kind], text.strip())
         elif match := re.match(r"([\d.]+) NeMo Container", heading):
             named["software.nemo"] = match[1]
+    if system := named.get("accelerator.name"):  # a DGX of any number of nodes is no platform yet
+        named["accelerator.name"] = system.removeprefix("DGX-")
     return named

@@ -61,7 +61,12 @@ class MLflowRuns(Importer):
     def read(self, path: Path | str) -> Iterator[Run | SetAside]:
         server = _Server(_uri(path))
         for run in server.runs():
-            yield self._run(server, run)
+            try:
+                yield self._run(server, run)
+            except InputError as error:  # of this run's own readings
+                yield SetAside(f"{server.uri} run {run.info.run_id}", None, str(error))
+        for said in server.said:  # as of an experiment whose files are damaged, which it leaves out
+            yield SetAside(server.uri, None, f"MLflow says: {said}")
 
     def _run(self, server: _Server, run: MlflowRun) -> Run | SetAside:
         file = f"{server.uri} run {run.info.run_id}"
@@ -119,6 +124,7 @@ class _Server:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
+        self.said: list[str] = []  # warnings
         with _speaking(uri):
             from mlflow import MlflowClient
 
@@ -136,8 +142,9 @@ class _Server:
     def _pages(self, ask: Callable[..., Any]) -> Iterator[Any]:
         token = None
         while True:
-            with _speaking(self.uri):
+            with _speaking(self.uri) as said:
                 page = ask(max_results=PAGE, page_token=token)
+            self.said += said
             yield from page
             token = page.token
             if not token:
@@ -157,27 +164,39 @@ def _uri(path: Path | str) -> str:
     return f"sqlite:///{local.absolute()}" if local.is_file() else local.absolute().as_uri()
 
 
+class _Heard(logging.Handler):
+    """Keeps what is said to the root logger, each in one line."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(" ".join(record.getMessage().split())[:200])
+
+
 @contextmanager
-def _speaking(uri: str) -> Iterator[None]:
-    """Inside, MLflow is quiet and impatient, and its failures become one line."""
+def _speaking(uri: str) -> Iterator[list[str]]:
+    """Inside, MLflow is quiet and impatient, its warnings are kept, and its failures become one line."""
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
     chatty = [logging.getLogger(name) for name in ("mlflow", "alembic")]
     levels = [logger.level for logger in chatty]
+    heard = _Heard()
+    logging.getLogger().addHandler(heard)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for logger in chatty:
                 logger.setLevel(logging.ERROR)
-            yield
+            yield heard.said
     except ImportError as error:
         raise InputError(f"{uri}: reading it needs MLflow ({error}); pip install 'pretune[mlflow]'") from None
-    except Exception as error:
-        if isinstance(error, InputError) or not type(error).__module__.startswith(("mlflow", "sqlalchemy")):
-            raise
-        reason = " ".join(str(error).split())[:200]
+    except Exception as error:  # of a damaged folder also what its YAML or its numbers raise
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(f"{uri}: MLflow cannot read it ({reason}); check the tracking URI") from None
     finally:
+        logging.getLogger().removeHandler(heard)
         for name in added:
             os.environ.pop(name, None)
         for logger, level in zip(chatty, levels, strict=True):

@@ -62,8 +62,8 @@ class MLLog(Importer):
         *_SYSTEM_COUNTS.values(),
         *_SYSTEM_TEXTS.values(),
         *(f"software.{library}" for library in _LIBRARIES.values()),
-        *("workload.global_batch_tokens", "workload.optimizer", "step_time_s", "window_times_s"),
-        *("warmup_windows", "tokens_per_s", "loss_first", "loss_last", "status", "cause"),
+        *("platform.devices", "workload.global_batch_tokens", "workload.optimizer", "step_time_s"),
+        *("window_times_s", "warmup_windows", "tokens_per_s", "loss_first", "loss_last", "status", "cause"),
     )
 
     def read(self, path: Path) -> Iterator[Run | SetAside]:
@@ -221,9 +221,13 @@ def _beside(path: Path) -> dict[str, Any]:
 
 def _described(system: dict[str, Any]) -> dict[str, Any]:
     values = counts(_SYSTEM_COUNTS, system)
+    if len(values) == len(_SYSTEM_COUNTS):
+        values["platform.devices"] = math.prod(values.values())
     for key, column in _SYSTEM_TEXTS.items():
         if isinstance(text := system.get(key), str) and text.strip():
             values[column] = text.strip()
+    if name := values.pop("platform.name", None):  # here a system's name is prose, in the store a folder's
+        values["platform.name"] = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")
     stack = system.get("other_software_stack")
     for key, library in _LIBRARIES.items():
         if isinstance(stack, dict) and stack.get(key):

@@ -195,10 +195,10 @@ def _beside(path: Path) -> tuple[dict[str, Any], list[str]]:
 def _card(file: Path) -> dict[str, Any]:
     """The hyperparameters that Trainer writes into a model card."""
     try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     except OSError:
         return {}
-    told = {match[1]: match[2] for line in lines if (match := _CARD.match(line))}
+    told = {match[1]: match[2] for line in lines if (match := _CARD.match(line)) and line.endswith("\n")}
     return {column: n for name, column in _CARD_COUNTS.items() if (n := whole(told.get(name))) is not None}
 
 

@@ -101,7 +101,7 @@ class WandbExport(Importer):
             metrics, settings = flat(both[0] or {}), flat(both[1] or {})
         else:
             settings = {name: value for name, value in row.items() if name.strip().lower() not in _OF_RUN}
-        found = stated({**settings, **metrics}, self.names)
+        found = _stated({**settings, **metrics}, self.names)
         logged = bool({n for n in metrics if not n.startswith("_")}) if metrics else found.measured
         key = told.get("id") or json.dumps([told.get("name"), told.get("created"), told.get("user")])
         if not told.get("id") and not told.get("created"):
@@ -127,7 +127,7 @@ class WandbExport(Importer):
                     readings.append(number)
         if begun is not None:
             last |= {name: steady(readings) for name, readings in speeds.items() if readings}
-            found = stated(last, self.names)
+            found = _stated(last, self.names)
             logged = any(not name.startswith("_") for name in last)
             yield self._ended(path, begun[0], f"wandb-{begun[1]}", found, None, logged)
 
@@ -137,7 +137,7 @@ class WandbExport(Importer):
         if summary is None:
             return SetAside(str(path), None, "is no whole JSON object (cut off?); copy it again")
         metadata = _object(path.with_name(METADATA)) or {}
-        found = stated({**flat(_config(path.with_name(CONFIG))), **flat(summary)}, self.names)
+        found = _stated({**flat(_config(path.with_name(CONFIG))), **flat(summary)}, self.names)
         found.values |= _machine(metadata)
         folder = path.parent.parent.name if path.parent.name == "files" else path.parent.name
         named = re.search(r"run-\d{8}_\d{6}-(\w+)$", folder)
@@ -159,6 +159,13 @@ class WandbExport(Importer):
         odd = [*found.odd, *([said] if said.startswith("the export") else [])]
         where = str(path) if line is None else f"{path} line {line}"
         return Run(line, key, found.values | end, [f"{where}: {each}" for each in odd])
+
+
+def _stated(told: dict[str, Any], names: Mapping | None) -> Stated:
+    """Of the run, what it took: Trainer's word goes before W&B's, in which start and end are too."""
+    if any(name.endswith("train_runtime") for name in told):
+        told = {name: value for name, value in told.items() if name != "_runtime"}
+    return stated(told, names)
 
 
 def _machine(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -189,7 +196,8 @@ def _config(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        told = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
+        text = path.read_text(encoding="utf-8", errors="replace")
+        told = yaml.safe_load("".join(_whole_lines(text.splitlines(keepends=True))))  # a cut figure is wrong
     except (OSError, yaml.YAMLError, ValueError, RecursionError):
         return {}
     entries = told.items() if isinstance(told, dict) else ()
