@@ -17,12 +17,12 @@ from pretune.model.base import Array, Baseline, Prediction, Predictor
 from pretune.model.columns import rows, words
 from pretune.model.feasibility import Feasibility, told_by_neighbours
 from pretune.model.features import Encoder
-from pretune.model.played import Game, NeedDoubt, agreement, terms_of
 from pretune.model.gaussian import SAME, SCALES, Process, near_kernel, one_rest, points_only
 from pretune.model.need import PEAKS, PRIOR_ROWS, MemoryNeed
 from pretune.model.outcomes import Outcomes
 from pretune.model.physics import TransformerPhysics
 from pretune.model.physics.reading import read_once
+from pretune.model.played import Game, NeedDoubt, agreement, terms_of
 from pretune.model.saving import known_columns, read_sheet, rows_frame, verify, write_sheet
 from pretune.model.sources import Sources, platform_position
 from pretune.model.surrogate import (
