@@ -12,6 +12,7 @@ from pretune.cli.fit import fit
 from pretune.cli.history import history
 from pretune.cli.import_ import import_
 from pretune.cli.predict import predict
+from pretune.cli.probe import probe
 from pretune.cli.sync import sync
 from pretune.cli.tune import tune
 from pretune.cli.ui import ui
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # importing rich takes half of the time that --help may take
 )
-for command in (tune, predict, fit, campaign, ui, sync):
+for command in (tune, predict, probe, fit, campaign, ui, sync):
     app.command()(command)
 app.command("import")(import_)
 app.add_typer(history, name="history")

@@ -22,7 +22,7 @@ def platform_here(given: Platform | str | None = None) -> Platform:
     import torch
 
     from pretune.collector.detect import accelerator_of
-    from pretune.collector.probe import look
+    from pretune.collector.probe.machine import look
 
     os.environ.setdefault("LOCAL_WORLD_SIZE", "1")
     local, world = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ.get("WORLD_SIZE", "1"))
