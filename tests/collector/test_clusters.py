@@ -102,7 +102,7 @@ def test_a_device_s_link_between_nodes_is_its_share_of_what_its_node_s_devices_s
         found = detect_platform(launcher)
     fits = found.fingerprint
     assert found.inter_node.bandwidth_bytes_per_s == pytest.approx(12.5e6, rel=0.15)
-    assert fits.inter_node_all_reduce.bandwidth_bytes_per_s == pytest.approx(12.5e6, rel=0.15)
+    assert 0.85 * 12.5e6 < fits.inter_node_all_reduce.bandwidth_bytes_per_s < 0.85 * 25e6
     assert fits.allreduce_busbw_bytes_per_s == pytest.approx(25e6, rel=0.15)  # one ring crosses once
     assert found.intra_node.bandwidth_bytes_per_s > 50e6
 
