@@ -18,7 +18,7 @@ from pathlib import Path
 
 HOSTS = ("pretune-a", "pretune-b")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
-RATES = {"1gbit": "1gbit", "200mbit": "200mbit"}
+RATES = ("1gbit", "200mbit", "50mbit")
 MEMORY, CPU = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup/cpu")
 RANKS = 2
 CFS_PERIOD_US = 20_000  # short, so that a throttled rank stops and goes many times in a step
@@ -77,7 +77,7 @@ def main() -> int:
     if arguments.command == "down":
         return 0
     if arguments.kind in RATES:
-        link_up(RATES[arguments.kind])
+        link_up(arguments.kind)
     elif arguments.kind == "memory":
         memory_up(arguments.limit_mib << 20)
     else:

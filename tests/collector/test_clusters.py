@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from pretune.collector.detect import detect_platform
+from pretune.collector.evidence import read_json
 from pretune.collector.launchers.hosts import Host, HostsLauncher
+from pretune.collector.probe.fit import wire_bytes
+from pretune.collector.probe.plan import OPS
 from pretune.datasets import Accelerator, Knobs, Measure, ModelSpec, Platform, Status, TrialSpec, Workload
 from pretune.datasets.frameworks import framework
 
@@ -79,6 +83,38 @@ def test_the_link_carries_what_the_framework_declares(cluster, tmp_path):
         )
         assert sent == pytest.approx(expected_bytes(trial), rel=0.1)
     assert trials[1].step_time_s > 1.2 * trials[0].step_time_s  # three volumes against two
+
+
+@pytest.mark.parametrize(("rate", "bytes_per_s"), [("1gbit", 125e6), ("200mbit", 25e6), ("50mbit", 6.25e6)])
+def test_a_probe_finds_the_rate_of_the_link(cluster, tmp_path, rate, bytes_per_s):
+    cluster(rate)
+    with HostsLauncher(HOSTS, tmp_path, warm=True) as launcher:
+        found = detect_platform(launcher)
+    assert found.inter_node.bandwidth_bytes_per_s == pytest.approx(bytes_per_s, rel=0.1)
+    assert found.fingerprint.allreduce_busbw_bytes_per_s == pytest.approx(bytes_per_s, rel=0.1)
+    assert found.intra_node.bandwidth_bytes_per_s is None  # one device a node
+
+
+def test_a_device_s_link_between_nodes_is_its_share_of_what_its_node_s_devices_share(cluster, tmp_path):
+    cluster("200mbit")
+    hosts = [host.model_copy(update={"ranks": 2}) for host in HOSTS]
+    with HostsLauncher(hosts, tmp_path, warm=True) as launcher:
+        found = detect_platform(launcher)
+    fits = found.fingerprint
+    assert found.inter_node.bandwidth_bytes_per_s == pytest.approx(12.5e6, rel=0.15)
+    assert 0.85 * 12.5e6 < fits.inter_node_all_reduce.bandwidth_bytes_per_s < 0.85 * 25e6
+    assert fits.allreduce_busbw_bytes_per_s == pytest.approx(25e6, rel=0.15)  # one ring crosses once
+    assert found.intra_node.bandwidth_bytes_per_s > 50e6
+
+
+def test_gloo_puts_on_the_wire_what_the_probe_counts(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    cluster("1gbit")
+    with HostsLauncher(HOSTS, tmp_path, warm=True) as launcher:
+        sent = read_json(launcher.run("wire", "programs.wire_bytes") / "sent.json")
+    assert set(sent) == set(OPS)
+    for op, share in sent.items():
+        assert share == pytest.approx(wire_bytes(op, "gloo", 2, 1), rel=0.05), op
 
 
 def test_the_kernel_kills_what_does_not_fit_and_the_record_says_so(cluster, tmp_path):

@@ -36,6 +36,13 @@ def test_outcomes_and_identities_are_no_features() -> None:
     assert {"knob.micro_batch", "knob.attention=eager", "knob.attention=sdpa"} <= set(names)
 
 
+def test_what_a_probe_fitted_is_a_feature_but_not_how_well_it_fits() -> None:
+    fits = [pl.Series(f"inter_node_all_gather.{name}", range(20)) for name in ("latency_s", "relative_error")]
+    names = Encoder(TransformerPhysics()).fit(trials("loopback", 20).with_columns(fits)).names_
+    assert "inter_node_all_gather.latency_s" in names
+    assert "inter_node_all_gather.relative_error" not in names
+
+
 def test_the_matrix_keeps_its_order_whatever_the_frames() -> None:
     encoder = Encoder(TransformerPhysics()).fit(trials("loopback", 40))
     rows = candidates("loopback")

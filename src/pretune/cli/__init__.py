@@ -15,6 +15,7 @@ from pretune.cli.history import history
 from pretune.cli.import_ import import_
 from pretune.cli.portability import portability
 from pretune.cli.predict import predict
+from pretune.cli.probe import probe
 from pretune.cli.record import record
 from pretune.cli.sync import sync
 from pretune.cli.tune import tune
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # importing rich takes half of the time that --help may take
 )
-for command in (tune, check, predict, fit, explain, portability, campaign, ui, sync):
+for command in (tune, check, probe, predict, fit, explain, portability, campaign, ui, sync):
     app.command()(command)
 app.command("import")(import_)
 app.command(context_settings={"allow_interspersed_args": False})(record)  # the command's options are its own

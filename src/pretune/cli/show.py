@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from pretune.collector.detect import Probed
 from pretune.tuner.answer import Answer
 from pretune.tuner.portability import Outcome, Portability
 
@@ -87,6 +88,47 @@ def show_fits(title: str, fits: list[dict[str, Any]]) -> None:
     console.print(table)
     for fit in fits:
         console.print(f"{fit['platform']}: {fit['card']}", highlight=False, soft_wrap=True)
+
+
+def show_platform(probed: Probed, out: str) -> None:
+    """What the devices and the links do, a row each, and where it is written."""
+    platform, measured = probed.platform, probed.measured
+    name = (
+        f"{platform.name}: {platform.nodes} nodes of {platform.devices_per_node} devices, {platform.backend}"
+    )
+    console = Console()
+    console.print(f"{name}, {platform.accelerator.name}", highlight=False)
+    products = Table(title="products of square matrices, TFLOP/s", title_justify="left")
+    products.add_column("precision")
+    sizes = sorted({row["size"] for row in measured["products"]})
+    for size in sizes:
+        products.add_column(f"{size:,}", justify="right")
+    rates = {(r["precision"], r["size"]): 2e-12 * r["size"] ** 3 / r["seconds"] for r in measured["products"]}
+    for precision in dict.fromkeys(row["precision"] for row in measured["products"]):
+        found = (rates.get((precision, size)) for size in sizes)
+        products.add_row(precision, *("" if rate is None else f"{rate:,.3g}" for rate in found))
+    console.print(products)
+    copies = ", ".join(f"{kind.replace('_', ' ')} {r / 1e9:,.3g}" for kind, r in measured["copies"].items())
+    console.print(f"copies, GB/s: {copies}", highlight=False)
+    if probed.fits():
+        console.print(_links(probed))
+    console.print(f"\nplatform: {out}", highlight=False, soft_wrap=True)
+
+
+def _links(probed: Probed) -> Table:
+    table = Table(title="links: latency + bytes / bandwidth", title_justify="left")
+    table.add_column("")
+    for name in ("latency, us", "bandwidth on the wire, MB/s", "median error"):
+        table.add_column(name, justify="right")
+    for name, fit in probed.fits().items():
+        latency, bandwidth, error = fit.latency_s, fit.bandwidth_bytes_per_s, fit.relative_error
+        table.add_row(
+            name.replace("_", " "),
+            "" if latency is None else f"{latency * 1e6:,.0f}",
+            "" if bandwidth is None else f"{bandwidth / 1e6:,.1f}",
+            "" if error is None else f"{error:.0%}",
+        )
+    return table
 
 
 def show_rows(title: str, rows: list[dict[str, Any]]) -> None:

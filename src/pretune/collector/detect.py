@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from pretune.collector.device import NVIDIA_DRIVER
-from pretune.collector.evidence import read_json
-from pretune.collector.launchers.hosts import HostsLauncher
-from pretune.collector.probe import Machine
-from pretune.datasets.platform import Accelerator, Fingerprint, Link, PeakFlops, Platform
+from pretune.collector.evidence import read_json, write_json
+from pretune.collector.launchers import launcher_for
+from pretune.collector.launchers.hosts import HostsLauncher, News
+from pretune.collector.probe.fit import fingerprint_of, misfits, wire_times
+from pretune.collector.probe.machine import Machine
+from pretune.collector.probe.plan import OPS, QUICK, SCOPES, Plan
+from pretune.collector.probe.ranks import FOUND, PLAN
+from pretune.datasets.platform import Accelerator, Fingerprint, Link, LinkFit, PeakFlops, Platform
+from pretune.datasets.spec import read_yaml
 from pretune.errors import InputError
+
+DOUBTFUL = 0.25  # median relative error of a fit
+_WHY = {
+    True: "the bandwidth is that of the largest messages, most are faster (a shaped link's bucket, caches)",
+    False: "most messages took longer than they should; probe again while nothing else runs there",
+}
 
 
 def detect_backend() -> str:
@@ -22,32 +38,104 @@ def detect_backend() -> str:
     return "nccl" if torch.cuda.is_available() else "gloo"
 
 
+def local_devices(backend: str) -> int:
+    """Every GPU; on the CPU two ranks, or one where there is one core."""
+    if backend == "gloo":
+        return min(2, len(os.sched_getaffinity(0)))
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def ranks_launcher(hosts: Path | None, folder: Path) -> HostsLauncher:
+    """A launcher of what the file ``hosts`` lists, as a job's ``launcher:`` does; else of all devices here.
+
+    Raises :class:`InputError` naming the file.
+    """
+    backend = detect_backend()
+    settings = read_yaml(hosts) if hosts else {"local": {"devices": local_devices(backend)}}
+    where = f"{hosts}: " if hosts else ""
+    if not isinstance(settings, dict):
+        raise InputError(f"{where}is no mapping; give hosts: [{{address: ..., prefix: [ssh, node1]}}, ...]")
+    try:
+        launcher = launcher_for(settings, folder, backend)
+    except InputError as error:
+        raise InputError(f"{where}{error}") from None
+    if not isinstance(launcher, HostsLauncher):
+        raise InputError(f"{where}launcher: starts no ranks; give hosts: or local:")
+    return launcher
+
+
+@dataclass(frozen=True)
+class Probed:
+    """A platform as its ranks found it, and the times that this rests on (see ``probe.ranks.run``)."""
+
+    platform: Platform
+    measured: dict[str, Any]
+
+    def doubts(self) -> list[str]:
+        """What to know before the figures are trusted, a line each."""
+        lines = [f"{name}: not measured: {why}" for name, why in self.measured["missing"].items()]
+        times = wire_times(self.measured, self.platform.backend)
+        for name, fit in self.fits().items():
+            if (fit.relative_error or 0.0) > DOUBTFUL:
+                faster = np.median(misfits(fit, times[name])) > 0
+                lines.append(f"{name}: {fit.relative_error:.0%} off the fit (median): {_WHY[bool(faster)]}")
+        return lines
+
+    def fits(self) -> dict[str, LinkFit]:
+        """What was fitted, by "scope_op"."""
+        names = [f"{scope}_{op}" for scope in SCOPES for op in OPS]
+        found = {name: getattr(self.platform.fingerprint, name) for name in names}
+        return {name: fit for name, fit in found.items() if fit != LinkFit()}
+
+
 def detect_platform(launcher: HostsLauncher) -> Platform:
     """The platform that ``launcher`` reaches: its hosts' devices, probed on all its ranks (seconds).
 
     Raises :class:`LaunchError` when the ranks fail, :class:`InputError` when the hosts differ.
     """
-    folder = launcher.run("probe", "pretune.collector.probe", timeout_s=180.0)
-    found = read_json(folder / "probe.json")
-    fingerprint = Fingerprint.from_mapping(found["fingerprint"], str(folder))
+    return probe_platform(launcher, QUICK).platform
+
+
+def probe_platform(
+    launcher: HostsLauncher, plan: Plan, name: str | None = None, news: News = lambda _: None
+) -> Probed:
+    """The same by any plan, called ``name``; ``news`` hears the ``phase`` that it is at."""
+    platform = _unprobed(launcher, name)
+    folder = launcher.folder / "probe"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "progress.json").unlink(missing_ok=True)  # of an earlier probe
+    write_json(folder / PLAN, asdict(plan))
+    launcher.run("probe", "pretune.collector.probe", timeout_s=600.0, news=news)
+    found = read_json(folder / FOUND)
     machine = alike([Machine(**each) for each in found["machines"]], launcher.backend)
+    fingerprint = fingerprint_of(found, launcher.backend)
     accelerator = accelerator_of(machine, fingerprint)
-    link = Link(
-        bandwidth_bytes_per_s=fingerprint.allreduce_busbw_bytes_per_s,
-        latency_s=fingerprint.allreduce_latency_s,
-    )
-    ranks, nodes = launcher.hosts[0].ranks, len(launcher.hosts)
-    within = ranks > 1
-    return Platform(
-        name=_slug(f"{accelerator.name}-{nodes}x{ranks}"),
-        accelerator=accelerator,
-        devices_per_node=ranks,
-        nodes=nodes,
-        intra_node=link if within and nodes == 1 else Link(),
-        inter_node=link if nodes > 1 else Link(),
-        backend=launcher.backend,
-        fingerprint=fingerprint,
-    )
+    known = {
+        "name": name or _slug(f"{accelerator.name}-{platform.nodes}x{platform.devices_per_node}"),
+        "accelerator": accelerator,
+        "intra_node": _link(fingerprint.intra_node_point_to_point),
+        "inter_node": _link(fingerprint.inter_node_point_to_point),
+        "fingerprint": fingerprint,
+    }
+    return Probed(platform.model_copy(update=known), found)
+
+
+def _unprobed(launcher: HostsLauncher, name: str | None) -> Platform:
+    """What is known before; raises :class:`InputError` for a name that will not do."""
+    known = {
+        "name": name or "unprobed",
+        "accelerator": {"name": "unknown"},
+        "devices_per_node": launcher.hosts[0].ranks,
+        "nodes": len(launcher.hosts),
+        "backend": launcher.backend,
+    }
+    return Platform.from_mapping(known, "platform")
+
+
+def _link(fit: LinkFit) -> Link:
+    return Link(bandwidth_bytes_per_s=fit.bandwidth_bytes_per_s, latency_s=fit.latency_s)
 
 
 def accelerator_of(machine: Machine, fingerprint: Fingerprint) -> Accelerator:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pretune.collector.device import NVIDIA_DRIVER
 from pretune.collector.integrations.here import platform_of
-from pretune.collector.probe import Machine, cpu_share
+from pretune.collector.probe.machine import Machine, cpu_share
 from pretune.collector.process import family
 from pretune.datasets.platform import Platform
 from pretune.errors import InputError

@@ -36,14 +36,38 @@ class Link(Spec):
     latency_s: NonNegativeFloat | None = None
 
 
+class LinkFit(Link):
+    """Latency and bandwidth on the wire as one collective has them, and the fit's median relative error."""
+
+    relative_error: NonNegativeFloat | None = None
+
+
 class Fingerprint(Spec):
-    """What a probe measured on the platform itself; None where it was not measured."""
+    """What a probe measured on the platform itself; None where it was not measured.
+
+    All devices work at the same time, and the slowest counts. ``matmul``: the best of the sizes.
+    ``copy``: within the device's memory, bytes read and written. ``allreduce``: over all devices.
+    ``intra_node`` and ``inter_node``: each device with the others of its node, and with those of its own
+    place on the other nodes; wire bytes as :func:`pretune.collector.probe.fit.wire_bytes` counts them.
+    """
 
     matmul_fp32_flops_per_s: PositiveFloat | None = None
+    matmul_tf32_flops_per_s: PositiveFloat | None = None
     matmul_bf16_flops_per_s: PositiveFloat | None = None
+    matmul_fp16_flops_per_s: PositiveFloat | None = None
     copy_bytes_per_s: PositiveFloat | None = None
+    host_to_device_bytes_per_s: PositiveFloat | None = None
+    device_to_host_bytes_per_s: PositiveFloat | None = None
     allreduce_busbw_bytes_per_s: PositiveFloat | None = None
     allreduce_latency_s: NonNegativeFloat | None = None
+    intra_node_all_reduce: LinkFit = LinkFit()
+    intra_node_all_gather: LinkFit = LinkFit()
+    intra_node_reduce_scatter: LinkFit = LinkFit()
+    intra_node_point_to_point: LinkFit = LinkFit()
+    inter_node_all_reduce: LinkFit = LinkFit()
+    inter_node_all_gather: LinkFit = LinkFit()
+    inter_node_reduce_scatter: LinkFit = LinkFit()
+    inter_node_point_to_point: LinkFit = LinkFit()
 
 
 class Platform(Spec):

@@ -13,7 +13,7 @@ import types
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, TypeGuard, Union, get_args, get_origin
 
 import pyarrow as pa
 
@@ -52,7 +52,7 @@ def _arrow_type(annotation: Any) -> pa.DataType:
     return SCALARS[annotation]
 
 
-def _is_spec(annotation: Any) -> bool:
+def _is_spec(annotation: Any) -> TypeGuard[type[Spec]]:
     return isinstance(annotation, type) and issubclass(annotation, Spec)
 
 
@@ -62,7 +62,7 @@ def _fields(spec: type[Spec], prefix: str = "") -> list[pa.Field]:
         if name in OPEN:
             continue
         if _is_spec(info.annotation):
-            fields += _fields(info.annotation, f"{name}.")  # type: ignore[arg-type]
+            fields += _fields(info.annotation, f"{name}.")
         else:
             fields.append(pa.field(prefix + name, _arrow_type(info.annotation)))
     return fields
@@ -86,7 +86,7 @@ def _required(spec: type[Spec], prefix: str = "") -> list[str]:
         if name in OPEN or not info.is_required():
             continue
         nested = info.annotation
-        names += _required(nested, f"{name}.") if _is_spec(nested) else [prefix + name]  # type: ignore[arg-type]
+        names += _required(nested, f"{name}.") if _is_spec(nested) else [prefix + name]
     return names
 
 
@@ -142,14 +142,25 @@ def unflatten(row: dict[str, Any]) -> Trial:
 
 def _unflatten(spec: type[Spec], prefix: str, row: dict[str, Any]) -> dict[str, Any]:
     data: dict[str, Any] = {}
-    for name, info in spec.model_fields.items():
+    for name, nested, required in _members(spec):
         if name in OPEN and not prefix:
             continue
-        if _is_spec(info.annotation):
-            data[name] = _unflatten(info.annotation, f"{name}.", row)  # type: ignore[arg-type]
+        if nested is not None:
+            found = _unflatten(nested, f"{name}.", row)
+            if found or required:  # where nothing is known the default says so, sooner
+                data[name] = found
         elif row.get(prefix + name) is not None:
             data[name] = row[prefix + name]
     return data
+
+
+@cache
+def _members(spec: type[Spec]) -> list[tuple[str, type[Spec] | None, bool]]:
+    """Each field's name, the spec that it is (None: a value), and whether it has no default."""
+    return [
+        (name, info.annotation if _is_spec(info.annotation) else None, info.is_required())
+        for name, info in spec.model_fields.items()
+    ]
 
 
 def to_table(trials: list[Trial]) -> pa.Table:

@@ -8,6 +8,7 @@ from typing import Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from pretune.datasets.durable import whole_file
 from pretune.errors import InputError
 
 
@@ -28,6 +29,18 @@ class Spec(BaseModel):
     def from_yaml(cls, path: str | Path) -> Self:
         """Read one YAML file. Raises :class:`InputError` naming the file and the field."""
         return cls.from_mapping(read_yaml(path), str(path))
+
+    def to_yaml(self, path: str | Path) -> None:
+        """Write what is known as one YAML file, whole or not at all. Raises :class:`OSError`."""
+        known = _known(self.model_dump(mode="json"))
+        with whole_file(Path(path)) as file:
+            file.write(yaml.safe_dump(known, sort_keys=False, allow_unicode=True).encode())
+
+
+def _known(data: dict[str, Any]) -> dict[str, Any]:
+    """Without fields that are None, and without mappings in which nothing is left."""
+    found = {name: _known(value) if isinstance(value, dict) else value for name, value in data.items()}
+    return {name: value for name, value in found.items() if value not in (None, {})}
 
 
 def read_yaml(path: str | Path) -> Any:

@@ -18,7 +18,7 @@ WIDTH = re.compile(r"^model\.hidden_size$")
 # What is known before a trial runs. Names of platforms and models are identities, not properties.
 KNOWN_BEFORE = re.compile(
     r"^(knob\.|model\.(?!name$)|workload\.|platform\.(?!name$)|accelerator\.(?!name$)|peak_flops_per_s\.|"
-    r"intra_node\.|inter_node\.|fingerprint\.|framework$)"
+    r"(intra|inter)_node(_\w+)?\.(?!relative_error$)|fingerprint\.|framework$)"
 )
 
 

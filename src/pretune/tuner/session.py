@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import math
-import os
 import time
 import uuid
 from collections.abc import Iterator
@@ -248,22 +247,13 @@ class TuningSession:
 
 def open_launcher(job: JobSpec, folder: Path) -> Launcher:
     """The job's launcher, for the backend of its platform or, with ``auto``, of this machine."""
-    from pretune.collector.detect import detect_backend
+    from pretune.collector.detect import detect_backend, local_devices
 
     backend = detect_backend() if job.platform == "auto" else job.platform.backend
     settings = job.launcher
     if settings.get("local") == {"devices": "auto"}:
         settings = settings | {"local": {"devices": local_devices(backend)}}
     return launcher_for(settings, folder, backend)
-
-
-def local_devices(backend: str) -> int:
-    """Every GPU; on the CPU two ranks, or one where there is one core."""
-    if backend == "gloo":
-        return min(2, len(os.sched_getaffinity(0)))
-    import torch
-
-    return torch.cuda.device_count()
 
 
 def find_platform(job: JobSpec, launcher: Launcher) -> Platform:

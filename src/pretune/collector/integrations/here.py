@@ -15,7 +15,7 @@ from pretune.datasets.workload import ModelSpec, Workload
 from pretune.errors import InputError
 
 if TYPE_CHECKING:
-    from pretune.collector.probe import Machine
+    from pretune.collector.probe.machine import Machine
 
 
 def recorder_here(
@@ -58,7 +58,7 @@ def platform_here(given: Platform | str | None = None) -> Platform:
         return Platform.from_yaml(given)
     import torch
 
-    from pretune.collector.probe import look
+    from pretune.collector.probe.machine import look
 
     os.environ.setdefault("LOCAL_WORLD_SIZE", "1")
     local, world = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ.get("WORLD_SIZE", "1"))

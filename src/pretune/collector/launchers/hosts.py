@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
@@ -22,6 +23,7 @@ from pretune.datasets.spec import Spec
 from pretune.datasets.trial import Trial, TrialSpec
 from pretune.errors import InputError, LaunchError
 
+News = Callable[[dict[str, Any]], None]  # what a run last said of itself, some times a second
 STALL_S = 120.0  # without news of a trial, unless told otherwise
 _READY_S = 300.0  # importing torch and DeepSpeed, and the first build of an op
 _KILL_S = 30.0  # what a host gets to say that the ranks which were killed are gone
@@ -229,8 +231,8 @@ class HostsLauncher(Launcher):
         self._agents.clear()
 
     # -- running something on every rank ------------------------------------------
-    def run(self, name: str, module: str, timeout_s: float = 300.0) -> Path:
-        """Run ``module.run(folder)`` on every rank and wait; returns the folder.
+    def run(self, name: str, module: str, timeout_s: float = 300.0, news: News = lambda _: None) -> Path:
+        """Run ``module.run(folder)`` on every rank and wait, passing on its progress; returns the folder.
 
         Raises :class:`LaunchError` when a rank fails or the time is over.
         """
@@ -238,12 +240,12 @@ class HostsLauncher(Launcher):
         folder.mkdir(parents=True, exist_ok=True)
         running = self._start(name, folder, module, {})
         while (ending := self._ending(running, timeout_s)) is None:
+            news(running.said)
             time.sleep(0.05)
         del self._running[name]
-        if ending.killed_because or any(ending.returncodes.values()):
-            raise LaunchError(
-                f"{module} failed ({ending.killed_because or ending.returncodes}); see {folder}"
-            )
+        why = ending.killed_because or (any(ending.returncodes.values()) and ending.returncodes)
+        if why:
+            raise LaunchError(f"{module} failed ({why}); see {folder}")
         return folder
 
     def _start(self, name: str, folder: Path, module: str, extra: dict[str, str]) -> _Running:
@@ -316,10 +318,8 @@ class HostsLauncher(Launcher):
                 if time.monotonic() - running.lost_peer_at > _PEER_GRACE_S:
                     self._kill(running)
         elif time.monotonic() - running.killed_at > _KILL_S:
-            silent = [a.host.address for a, r in zip(self._agents, reports, strict=True) if not r]
-            raise LaunchError(
-                f"hosts {', '.join(silent)}: {running.name} could not be ended in {_KILL_S:g} s"
-            )
+            silent = ", ".join(a.host.address for a, r in zip(self._agents, reports, strict=True) if not r)
+            raise LaunchError(f"hosts {silent}: {running.name} could not be ended in {_KILL_S:g} s")
         return None
 
     def _merge(self, running: _Running, reports: list[Any]) -> Ending:
