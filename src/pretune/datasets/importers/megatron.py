@@ -77,9 +77,7 @@ class MegatronLog(Importer):
     """
 
     name: ClassVar[str] = "megatron"
-    reads: ClassVar[str] = (
-        "logs of Megatron-LM and Megatron-DeepSpeed, of all years, with ramped batches"
-    )
+    reads: ClassVar[str] = "logs of Megatron-LM and Megatron-DeepSpeed, of all years, with ramped batches"
     fills: ClassVar[tuple[str, ...]] = (
         *dict.fromkeys(_COUNTS.values()),
         *_FLAGS.values(),
