@@ -1,8 +1,12 @@
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
+from pretune.cli.reading import Bar
 from pretune.datasets.importers.megatron import MegatronLog
 
 GOLDEN = Path(__file__).parents[1] / "datasets" / "importers" / "golden" / "megatron"
@@ -50,3 +54,38 @@ def test_wrong_input_is_one_line(pretune, tmp_path, arguments, problem):
     assert done.returncode == 2
     assert problem in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_of_several_files_a_table_says_what_became_of_each(pretune, tmp_path):
+    header = "gpu,gpus,tok/s\n"
+    for name, rows in {"a": "H100-SXM,8,100\n", "b": "H100-SXM,8,100\nodd,16,100\n"}.items():
+        (tmp_path / f"{name}.csv").write_text(header + rows)
+    (tmp_path / "map.yaml").write_text(
+        "columns: {accelerator.name: gpu, platform.devices: gpus, tokens_per_s: tok/s}\n"
+        "constants: {model.name: m}\n"
+    )
+    done = pretune("import", "csv", "a.csv", "b.csv", "--store", "trials", "--map", "map.yaml")
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["a.csv", "1", "0", "0"] in rows
+    assert ["b.csv", "0", "1", "1"] in rows  # the row that both have is one run
+    assert done.stdout.splitlines()[-1] == "trials: 1 taken, 1 already there, 1 set aside"
+
+
+def test_a_terminal_sees_a_bar_of_bytes(tmp_path):
+    (tmp_path / "a.log").write_bytes(b"x" * 1000)
+    (tmp_path / "b.log").write_bytes(b"x" * 3000)
+    shown = Console(file=io.StringIO(), force_terminal=True)
+    with Progress(console=shown) as progress:
+        bar = Bar(progress)
+        bar.planned([tmp_path / "a.log", "a run on a server", tmp_path / "b.log"])
+        (task,) = progress.tasks
+        seen = []
+        for source, count in (
+            (tmp_path / "a.log", 600),
+            ("a run on a server", 0),
+            (tmp_path / "b.log", 3000),
+        ):
+            bar.reading(source)
+            bar.read(count)
+            seen.append(task.completed)
+    assert (task.total, seen) == (4000, [600, 1000, 4000])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pretune.datasets import presets
+from pretune.datasets import StatedModel, presets
 from pretune.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -91,3 +91,13 @@ def test_every_accelerator_of_the_published_measurements_resolves() -> None:
     assert len(names) > 20
     for name in names:
         assert presets.accelerator(name)
+
+
+def test_somebodys_own_names_are_known_or_none() -> None:
+    found = presets.known_accelerator("NVIDIA A100-SXM4-80GB")
+    assert found
+    assert (found.accelerator.name, found.backend) == ("a100-sxm-80gb", "nccl")
+    assert presets.known_accelerator("our own chip") is None
+    assert presets.known_model(StatedModel(name="GPT2", layers=12)) == presets.model("gpt2-small")
+    assert presets.known_model(StatedModel(name="GPT2", layers=13)) is None
+    assert presets.known_model(StatedModel(name="our own model")) is None

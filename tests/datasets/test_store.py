@@ -209,8 +209,8 @@ def with_version(table: pa.Table, version: str) -> pa.Table:
     ("change", "reason"),
     [
         (
-            lambda t: t.replace_schema_metadata(None).drop_columns(["model.layers"]),
-            "has no pretune schema version and column model.layers (int64) is missing; import",
+            lambda t: t.replace_schema_metadata(None).drop_columns(["model.name"]),
+            "has no pretune schema version and column model.name (string) is missing; import",
         ),
         (lambda t: with_version(t, "new"), "has schema version 'new', which is no number"),
         (lambda t: with_version(t, "99"), "has schema version 99, this pretune reads up to 1; upgrade"),

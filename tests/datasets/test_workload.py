@@ -11,7 +11,7 @@ import pytest
 from pretune.datasets import Accelerator, ModelSpec, Platform, Workload
 from pretune.datasets.presets import model
 from pretune.datasets.spec import Spec
-from pretune.datasets.workload import nearest_divisors
+from pretune.datasets.stated import nearest_divisors
 from pretune.errors import InputError
 
 CONFIGS = Path(__file__).with_name("golden") / "huggingface"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pretune.datasets import Accelerator, Knobs, ModelSpec, Platform, Workload
 from pretune.datasets.frameworks import framework
-from pretune.datasets.workload import Precision
+from pretune.datasets.stated import Precision
 from pretune.model import NoPhysics, TransformerPhysics
 from pretune.model.physics import bubble, communication, memory
 from pretune.model.physics.setup import read_setup
@@ -335,3 +335,39 @@ def test_torch_is_eager_and_its_fused_attention_is_not() -> None:
     names = ("torch", "eager", "sdpa", "TE + TorchSDPA", "flash_attention2")
     setup = read_setup(frame(*({"knob.attention": name} for name in names)))
     assert setup.fused_attention.tolist() == [False, False, True, True, True]
+
+
+# -- what is unknown, and narrow formats ------------------------------------------------
+@pytest.mark.parametrize("name", ["model.layers", "model.hidden_size", "workload.sequence_length"])
+def test_without_its_size_a_model_has_no_predicted_time_and_no_made_up_feature(name: str) -> None:
+    both = frame({}, {name: None})
+    assert np.isnan(PHYSICS.log_throughput(both)).tolist() == [False, True]
+    features = PHYSICS.features(both)
+    assert features["physics.log_step_time_s"].is_null().to_list() == [False, True]
+    assert not any(features[column].is_nan().any() for column in features.columns)
+
+
+def test_a_vocabulary_that_nobody_states_is_assumed_in_the_physics_alone() -> None:
+    said, unknown = PHYSICS.log_throughput(frame({"model.vocabulary": 50_000}, {"model.vocabulary": None}))
+    assert said == unknown
+
+
+def test_a_gate_makes_the_unstated_feed_forward_size_smaller_by_a_third() -> None:
+    setup = read_setup(
+        frame({}, {"model.gated_mlp": True}, {"model.gated_mlp": True, "model.ffn_size": 9000})
+    )
+    assert setup.ffn.tolist() == pytest.approx([4 * 4096, 8 * 4096 / 3, 9000])
+
+
+def test_narrow_formats_run_on_the_units_of_their_width() -> None:
+    peaks = {"peak_flops_per_s.fp8": 2e15, "peak_flops_per_s.fp4": 4e15}
+    names = ["bf16", "fp8", "mxfp8", "fp4", "mxfp4", "nvfp4"]
+    setup = read_setup(frame(*({"workload.precision": name, **peaks} for name in names)))
+    rates = setup.matmul_flops_per_s / setup.matmul_flops_per_s[0]
+    assert rates.tolist() == pytest.approx([1.0, *[2e15 / 989e12] * 2, *[4e15 / 989e12] * 3])
+    assert setup.eight_bit.tolist() == [False, *[True] * 5]
+    assert len(set(setup.attention_flops_per_s)) == len(set(setup.element)) == 1  # 16 bits in all of them
+    (alone,) = read_setup(
+        frame({"workload.precision": "nvfp4", "peak_flops_per_s.fp8": 2e15})
+    ).matmul_flops_per_s
+    assert alone == setup.matmul_flops_per_s[1]  # where the vendor gives none of four bits

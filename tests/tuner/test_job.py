@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import json
 
+import polars as pl
 import pytest
 import yaml
 
 from pretune.collector.launchers import launcher_for
 from pretune.datasets import TrialStore
 from pretune.errors import InputError
-from pretune.tuner.job import JobSpec
+from pretune.tuner.job import JobSpec, read_history
 
 
 def test_a_job_is_read_with_what_it_names(write_job, target, workload):
@@ -104,3 +105,14 @@ def test_stores_behind_urls_stand_where_folders_do(write_job, history, recorded)
     trial = next(TrialStore(recorded).trials())
     launcher = launcher_for(job.launcher, "unused")
     assert launcher.poll(launcher.submit(trial.spec)).knobs == trial.knobs
+
+
+def test_history_is_without_diagnoses_and_with_trials_that_do_not_say_what_for(history, tmp_path):
+    table = TrialStore(history).frame()
+    purposes = [None, "diagnostic", *["search"] * (table.height - 2)]
+    folder = tmp_path / "told" / "platform=told"
+    folder.mkdir(parents=True)
+    told = table.with_columns(pl.Series("purpose", purposes), pl.lit("told").alias("platform.name"))
+    told.write_parquet(folder / "of-another-tool.parquet")
+    assert read_history(tmp_path / "told")["purpose"].null_count() == 1
+    assert len(read_history(tmp_path / "told")) == table.height - 1

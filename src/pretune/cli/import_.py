@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pretune.cli.options import Json, print_json
 from pretune.datasets.importers import FORMATS
 
-SHOWN = 20  # runs set aside that the terminal lists; --json has all
+if TYPE_CHECKING:
+    from pretune.datasets.importers.account import Account
+
+SHOWN = 20  # runs set aside, notes, and files, that the terminal lists; --json has all
 
 
 def import_(
@@ -27,37 +30,63 @@ def import_(
     as_json: Json = False,
 ) -> None:
     """Import runs that pretune did not record. The same file twice adds nothing."""
+    from pretune.cli.reading import reading
     from pretune.datasets.importers import importer
     from pretune.datasets.importers.account import import_files
     from pretune.datasets.importers.complete import Given
     from pretune.datasets.importers.kernel_tuner import KernelTuner, import_tables
     from pretune.datasets.importers.mapping import Mapping
-    from pretune.datasets.platform import Platform
+    from pretune.datasets.platform import StatedPlatform
     from pretune.datasets.store import TrialStore
     from pretune.datasets.tuning_table import TuningTables
 
     kind = importer(format)
     told = Mapping.from_yaml(mapping) if mapping else None
-    given = Given(Platform.from_yaml(platform) if platform else None, dict(told.constants) if told else {})
+    where = StatedPlatform.from_yaml(platform) if platform else None
+    given = Given(where, dict(told.constants) if told else {})
     reader = kind(told if told and told.columns else None) if kind.maps else kind()  # type: ignore[call-arg]
-    if isinstance(reader, KernelTuner):
-        account = import_tables(reader, paths, given, TuningTables(store), _reading)
-    else:
-        account = import_files(reader, paths, given, TrialStore(store), _reading)
+    with reading() as watcher:
+        if isinstance(reader, KernelTuner):
+            account = import_tables(reader, paths, given, TuningTables(store), watcher)
+        else:
+            account = import_files(reader, paths, given, TrialStore(store), watcher)
     if as_json:
         print_json({"store": store, "format": format, **account.asdict()})
-        return
+    else:
+        _print(account, store)
+
+
+def _print(account: Account, store: str) -> None:
     for aside in account.set_aside[:SHOWN]:
         print(f"set aside {aside.file}{'' if aside.line is None else f' line {aside.line}'}: {aside.reason}")
-    if len(account.set_aside) > SHOWN:
-        print(f"... and {len(account.set_aside) - SHOWN} more (--json lists all)")
+    _more(len(account.set_aside))
     for note in account.notes[:SHOWN]:
         print(f"note {note}")
+    _more(len(account.notes))
+    if len(account.files) > 1:
+        _print_files(account)
     print(
         f"{store}: {account.taken} taken, {account.already_there} already there, "
         f"{len(account.set_aside)} set aside"
     )
 
 
-def _reading(source: object) -> None:
-    print(f"reading {source}", file=sys.stderr)
+def _more(count: int) -> None:
+    if count > SHOWN:
+        print(f"... and {count - SHOWN} more (--json lists all)")
+
+
+def _print_files(account: Account) -> None:
+    """A line for each file; of many, those of which most was set aside."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    files = sorted(account.files.items(), key=lambda each: -each[1]["set_aside"])[:SHOWN]
+    table = Table("file", box=box.SIMPLE)
+    for heading in ("taken", "already there", "set aside"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, tally in files if len(account.files) > SHOWN else account.files.items():
+        table.add_row(name, *(f"{count:,}" for count in tally.values()))
+    Console(file=sys.stdout, markup=False, highlight=False).print(table)
+    _more(len(account.files))

@@ -6,10 +6,14 @@ from .platform import Fingerprint as Fingerprint
 from .platform import Link as Link
 from .platform import PeakFlops as PeakFlops
 from .platform import Platform as Platform
+from .platform import StatedPlatform as StatedPlatform
 from .spec import Spec as Spec
+from .stated import StatedModel as StatedModel
+from .stated import StatedWorkload as StatedWorkload
 from .store import TrialStore as TrialStore
 from .store import shipped_history as shipped_history
 from .trial import Measure as Measure
+from .trial import StatedTrial as StatedTrial
 from .trial import Status as Status
 from .trial import Trial as Trial
 from .trial import TrialSpec as TrialSpec

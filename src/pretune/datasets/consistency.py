@@ -31,13 +31,15 @@ _COUNTS = (
     *("workload.sequence_length", "workload.global_batch_tokens", "platform.devices_per_node"),
     "platform.nodes",
 )
-# what a precision may run on: 16-bit formats share their units, and fp32 may be run as tf32
+# what a precision may run on: formats of one width share their units, fp32 may be run as tf32, and what
+# is in four bits is only most of the products
 _UNITS = {
     "fp32": ("fp32", "tf32"),
     "tf32": ("tf32",),
     "bf16": ("bf16", "fp16"),
     "fp16": ("bf16", "fp16"),
-    "fp8": ("fp8",),
+    **dict.fromkeys(("fp8", "mxfp8"), ("fp8",)),
+    **dict.fromkeys(("fp4", "mxfp4", "nvfp4"), ("fp8", "fp4")),
 }
 
 
@@ -303,7 +305,7 @@ def _peak(frame: pl.DataFrame) -> pl.Series:
     """(n,) FLOP/s of the fastest units that the row's precision may run on; of all, where it states none."""
     names = ("knob.precision", "workload.precision")
     precision = pl.coalesce(_column(frame, name, pl.String) for name in names)
-    cases = [*_UNITS.items(), (None, ("fp32", "tf32", "bf16", "fp16", "fp8"))]
+    cases = [*_UNITS.items(), (None, ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4"))]
     peaks = [
         pl.when(precision.eq_missing(pl.lit(case, pl.String))).then(
             pl.max_horizontal(_column(frame, f"peak_flops_per_s.{name}") for name in units)

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import ConfigDict, PositiveInt
 
 from pretune.datasets.spec import Spec
-from pretune.datasets.workload import Precision
+from pretune.datasets.stated import Precision
 
 KnobValue = bool | int | float | str
 

@@ -9,15 +9,22 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validat
 
 from pretune.datasets.spec import Spec
 
+# what carries the collectives, as torch.distributed names it: AMD's RCCL is its nccl
+Backend = Literal["nccl", "gloo", "mpi", "ccl", "hccl", "xla"]
+
 
 class PeakFlops(Spec):
-    """Dense peak FLOP/s of one device per precision, without sparsity; None where the vendor gives none."""
+    """Dense peak FLOP/s of one device per precision, without sparsity; None where the vendor gives none.
+
+    Formats of one width share their units: ``fp8`` is the peak of mxfp8 too, ``fp4`` that of mxfp4 and nvfp4.
+    """
 
     fp32: PositiveFloat | None = None
     tf32: PositiveFloat | None = None
     bf16: PositiveFloat | None = None
     fp16: PositiveFloat | None = None
     fp8: PositiveFloat | None = None
+    fp4: PositiveFloat | None = None
 
 
 class Accelerator(Spec):
@@ -70,8 +77,10 @@ class Fingerprint(Spec):
     inter_node_point_to_point: LinkFit = LinkFit()
 
 
-class Platform(Spec):
-    """A cluster as one job sees it. Another number of nodes is another platform of one family."""
+class StatedPlatform(Spec):
+    """A cluster as one job saw it, as far as it is known. Another number of nodes is another platform of one
+    family.
+    """
 
     name: str
     accelerator: Accelerator
@@ -79,7 +88,7 @@ class Platform(Spec):
     nodes: PositiveInt = 1
     intra_node: Link = Link()
     inter_node: Link = Link()
-    backend: Literal["nccl", "gloo"] = "nccl"
+    backend: Backend | None = None
     fingerprint: Fingerprint = Fingerprint()
 
     @model_validator(mode="after")
@@ -98,3 +107,9 @@ class Platform(Spec):
     def family(self) -> str:
         """The kind of hardware: the same for every node count."""
         return f"{self.accelerator.name}x{self.devices_per_node}"
+
+
+class Platform(StatedPlatform):
+    """A cluster on which pretune runs trials itself."""
+
+    backend: Literal["nccl", "gloo"] = "nccl"

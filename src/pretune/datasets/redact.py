@@ -13,14 +13,15 @@ import re
 import secrets
 from collections.abc import Iterator
 from itertools import islice
+from typing import get_args
 
 from pretune.datasets import presets
 from pretune.datasets.frameworks import FRAMEWORKS
 from pretune.datasets.knobs import Knobs, KnobValue
-from pretune.datasets.platform import Platform
+from pretune.datasets.platform import StatedPlatform
+from pretune.datasets.stated import Precision, StatedWorkload
 from pretune.datasets.store import TrialStore
 from pretune.datasets.trial import Trial
-from pretune.datasets.workload import Workload
 from pretune.errors import InputError
 
 # fields of a trial that are numbers, or one of a few words that pretune itself gives
@@ -39,8 +40,9 @@ VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){0,3}")
 WORDS = frozenset(
     (
         *("none", "cpu", "cuda", "nvme", "true", "false", "on", "off", "auto", "close", "spread"),
-        *("fp32", "tf32", "bf16", "fp16", "fp8", "full", "selective", "ring", "tree", "collnet", "nvls"),
+        *("full", "selective", "ring", "tree", "collnet", "nvls"),
         *("eager", "sdpa", "flash", "flash_attention", "flash_attention_2", "flash_attention_3"),
+        *get_args(Precision),
     )
 )
 ROWS_AT_ONCE = 10_000
@@ -86,16 +88,14 @@ class Redactor:
         word = f"{kind} {text}".encode("utf-8", "surrogatepass")
         return f"{kind}-{hmac.digest(self._key, word, 'sha256').hex()[:12]}"
 
-    def _workload(self, workload: Workload) -> Workload:
+    def _workload(self, workload: StatedWorkload) -> StatedWorkload:
         model = workload.model
-        name = model.name if _is_public_model(workload) else self._alias("model", model.name)
+        name = model.name if presets.known_model(model) else self._alias("model", model.name)
         return workload.model_copy(update={"model": model.model_copy(update={"name": name})})
 
-    def _platform(self, platform: Platform) -> Platform:
-        try:
-            device = presets.accelerator(platform.accelerator.name).accelerator.name
-        except InputError:
-            device = self._alias("device", platform.accelerator.name)
+    def _platform(self, platform: StatedPlatform) -> StatedPlatform:
+        known = presets.known_accelerator(platform.accelerator.name)
+        device = known.accelerator.name if known else self._alias("device", platform.accelerator.name)
         accelerator = platform.accelerator.model_copy(update={"name": device})
         name = self._alias("platform", platform.name)
         return platform.model_copy(update={"name": name, "accelerator": accelerator})
@@ -115,13 +115,6 @@ class Redactor:
         if not isinstance(value, str) or value.lower() in WORDS or NUMBER.fullmatch(value):
             return value
         return self._alias("value", value)
-
-
-def _is_public_model(workload: Workload) -> bool:
-    try:
-        return presets.model(workload.model.name) == workload.model
-    except InputError:
-        return False
 
 
 def _versions(software: dict[str, str]) -> dict[str, str]:

@@ -5,14 +5,24 @@ from __future__ import annotations
 import math
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from pretune.datasets.knobs import Knobs
-from pretune.datasets.platform import Platform
+from pretune.datasets.platform import Platform, StatedPlatform
 from pretune.datasets.spec import Spec
+from pretune.datasets.stated import StatedWorkload
 from pretune.datasets.workload import Workload
+from pretune.errors import InputError
 
 
 class Status(StrEnum):
@@ -45,22 +55,30 @@ class Measure(Spec):
         return self
 
 
-class TrialSpec(Spec):
-    """One trial to be run: the immutable sheet that every rank reads."""
+class StatedTrial(Spec):
+    """What was run, by pretune or by others, as far as its source states it."""
 
     trial_id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     session_id: str | None = None
     purpose: Literal["search", "default", "control", "verify", "history", "imported", "diagnostic"] = "search"
-    workload: Workload
-    platform: Platform
+    workload: StatedWorkload
+    platform: StatedPlatform
     framework: str = "deepspeed"
     knobs: Knobs
     seed: NonNegativeInt = 0
     measure: Measure = Measure()
 
 
-class Trial(TrialSpec):
-    """A trial that ended.
+class TrialSpec(StatedTrial):
+    """One trial to be run, whole: the immutable sheet that every rank reads."""
+
+    workload: Workload
+    platform: Platform
+
+
+class Trial(StatedTrial):
+    """A trial that ended. What pretune ran has a whole workload and platform; of what was imported, what its
+    source does not state is None.
 
     ``tokens_per_s`` is the tokens of all measured windows over the wall-clock time from
     the end of the last warm-up window to the end of the last window; its standard error
@@ -96,6 +114,11 @@ class Trial(TrialSpec):
     missing: dict[str, str] = Field(default_factory=dict)
     software: dict[str, str] = Field(default_factory=dict)
 
+    @field_validator("workload", "platform", mode="before")
+    @classmethod
+    def _as_stated(cls, value: Any) -> Any:  # a trial and the same one read back are equal
+        return value.model_dump() if isinstance(value, Workload | Platform) else value
+
     @model_validator(mode="after")
     def _status_and_figures_agree(self) -> Self:
         speed, each = self.tokens_per_s, self.tokens_per_s_per_device
@@ -120,4 +143,15 @@ class Trial(TrialSpec):
 
     @property
     def spec(self) -> TrialSpec:
-        return TrialSpec(**{name: getattr(self, name) for name in TrialSpec.model_fields})
+        """What to run again; raises :class:`InputError` naming what its source does not state."""
+        fields = {name: getattr(self, name) for name in TrialSpec.model_fields}
+        fields |= {name: fields[name].model_dump() for name in ("workload", "platform")}
+        workload = fields["workload"]
+        unknown = [f"model.{name}" for name, value in workload["model"].items() if value is None]
+        unknown += [f"workload.{name}" for name, value in workload.items() if value is None]
+        if unknown:
+            raise InputError(
+                f"trial {self.trial_id}: its source does not state {', '.join(unknown)}; "
+                "write a job with the whole model to run it again"
+            )
+        return TrialSpec.from_mapping(fields, f"trial {self.trial_id}")

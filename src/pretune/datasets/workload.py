@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from pretune.datasets.spec import Spec
+from pretune.datasets.stated import Precision, StatedModel, StatedWorkload
 from pretune.errors import InputError
 
-Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 
-
-class ModelSpec(Spec):
-    """The shape of a decoder-only transformer.
+class ModelSpec(StatedModel):
+    """The whole shape of a decoder-only transformer.
 
     ``kv_heads`` and ``ffn_size`` default to the GPT shape (as many as ``heads``;
     4 x ``hidden_size``). ``experts`` = 0 means a dense model.
     """
 
-    name: str
     layers: PositiveInt
     hidden_size: PositiveInt
     heads: PositiveInt
@@ -49,24 +45,6 @@ class ModelSpec(Spec):
                 with contextlib.suppress(TypeError, ValueError):  # which the field itself will report
                     data["ffn_size"] = 4 * int(data.get("hidden_size"))
         return data
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.hidden_size % self.heads:
-            raise ValueError(
-                f"hidden_size {self.hidden_size} is not divisible by heads {self.heads}; "
-                f"nearest legal heads: {_either(nearest_divisors(self.hidden_size, self.heads))}"
-            )
-        if self.heads % self.kv_heads:
-            raise ValueError(
-                f"heads {self.heads} is not divisible by kv_heads {self.kv_heads}; "
-                f"nearest legal kv_heads: {_either(nearest_divisors(self.heads, self.kv_heads))}"
-            )
-        if bool(self.experts) != bool(self.experts_per_token):
-            raise ValueError("experts and experts_per_token are given together or not at all")
-        if self.experts_per_token > self.experts:
-            raise ValueError(f"experts_per_token {self.experts_per_token} exceeds experts {self.experts}")
-        return self
 
     @property
     def head_size(self) -> int:
@@ -195,7 +173,7 @@ def _from_config(config: dict[str, Any], where: str) -> dict[str, Any]:
     }
 
 
-class Workload(Spec):
+class Workload(StatedWorkload):
     """A model with the batch and the numerics it trains with: configurations compare only inside one."""
 
     model: ModelSpec
@@ -205,14 +183,7 @@ class Workload(Spec):
     optimizer: Literal["adamw", "sgd"] = "adamw"
 
     @model_validator(mode="after")
-    def _whole_sequences(self) -> Self:
-        below = self.global_batch_tokens // self.sequence_length * self.sequence_length
-        if below != self.global_batch_tokens:
-            near = [n for n in (below, below + self.sequence_length) if n]
-            raise ValueError(
-                f"global_batch_tokens {self.global_batch_tokens} is no whole number of sequences of "
-                f"{self.sequence_length}; nearest: {_either(near)}"
-            )
+    def _positions_suffice(self) -> Self:
         if self.model.positions == "learned" and self.sequence_length > self.model.max_positions:
             raise ValueError(
                 f"sequence_length {self.sequence_length} exceeds the model's max_positions "
@@ -223,23 +194,3 @@ class Workload(Spec):
     @property
     def global_batch_sequences(self) -> int:
         return self.global_batch_tokens // self.sequence_length
-
-    @property
-    def name(self) -> str:
-        return f"{self.model.name}-{self.sequence_length}x{self.global_batch_sequences}-{self.precision}"
-
-
-def nearest_divisors(number: int, wanted: int) -> list[int]:
-    """The divisors of ``number`` next to ``wanted``: the largest below and the smallest above."""
-    every = divisors(number)
-    return [d for d in every if d <= wanted][-1:] + [d for d in every if d > wanted][:1]
-
-
-def divisors(number: int) -> list[int]:
-    """All divisors of ``number``, ascending."""
-    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})
-
-
-def _either(values: list[int]) -> str:
-    return " or ".join(map(str, values))

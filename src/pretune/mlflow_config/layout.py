@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pretune.datasets.schema import flatten
-from pretune.datasets.trial import Trial, TrialSpec
+from pretune.datasets.trial import StatedTrial, Trial
 from pretune.model.saving import CARD
 
 KIND = "pretune.kind"  # session, trial or fit
@@ -26,7 +26,7 @@ WINDOW_TIME = "window_time_s"  # the metric whose history is the windows of a tr
 _PARAMETERS = ("knob.", "workload.", "model.")
 
 
-def trial_name(spec: TrialSpec) -> str:
+def trial_name(spec: StatedTrial) -> str:
     """A name to be read in a list: the id, then the knobs that matter most."""
     knobs, words = spec.knobs, [spec.trial_id]
     if spec.purpose != "search":
@@ -38,7 +38,7 @@ def trial_name(spec: TrialSpec) -> str:
     return ", ".join(words)
 
 
-def trial_tags(spec: TrialSpec) -> dict[str, str]:
+def trial_tags(spec: StatedTrial) -> dict[str, str]:
     """What trials are found by."""
     tags = {
         KIND: "trial",
@@ -53,7 +53,7 @@ def trial_tags(spec: TrialSpec) -> dict[str, str]:
     return {name: value for name, value in tags.items() if value is not None}
 
 
-def trial_params(spec: TrialSpec) -> dict[str, str]:
+def trial_params(spec: StatedTrial) -> dict[str, str]:
     """Knobs and workload, under the names of the store's columns."""
     row = {**flatten(spec), "seed": spec.seed}
     return text({k: v for k, v in row.items() if k.startswith(_PARAMETERS) or k == "seed"})
@@ -61,7 +61,7 @@ def trial_params(spec: TrialSpec) -> dict[str, str]:
 
 def trial_metrics(trial: Trial) -> dict[str, float]:
     """Every figure that came of a trial, counters as ``counter.NAME``."""
-    given = flatten(trial.spec)
+    given = flatten(StatedTrial(**{name: getattr(trial, name) for name in StatedTrial.model_fields}))
     return {
         metric_name(name): float(value)
         for name, value in flatten(trial).items()

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretune.datasets.trial import Trial, TrialSpec
+from pretune.datasets.trial import StatedTrial, Trial, TrialSpec
 from pretune.mlflow_config import flavour, layout
 from pretune.mlflow_config.base import Tracker
 from pretune.mlflow_config.connection import connect, speaking
@@ -88,7 +88,7 @@ class MlflowTracker(Tracker):
             ended = began + (trial.wall_s or 0.0)
             self._client.set_terminated(run.info.run_id, status, end_time=_milliseconds(ended))
 
-    def _trial(self, spec: TrialSpec, began: float) -> Run:
+    def _trial(self, spec: StatedTrial, began: float) -> Run:
         tags = {layout.KIND: "trial", layout.TRIAL_ID: spec.trial_id}
         more = layout.trial_tags(spec)
         if spec.session_id is not None:

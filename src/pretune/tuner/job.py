@@ -16,9 +16,10 @@ from pretune.datasets.knobs import Knobs, KnobValue
 from pretune.datasets.platform import Platform
 from pretune.datasets.schema import to_table
 from pretune.datasets.spec import Spec, read_yaml
+from pretune.datasets.stated import Precision
 from pretune.datasets.store import FILE, FILE_ROW, TrialStore, shipped_history
 from pretune.datasets.trial import Measure
-from pretune.datasets.workload import ModelSpec, Precision, Workload
+from pretune.datasets.workload import ModelSpec, Workload
 from pretune.errors import IllegalKnobs, InputError
 from pretune.model.plausibility import examine
 from pretune.tuner.space import Candidates, Space
@@ -179,7 +180,7 @@ def read_history(
 
     ``note`` is told in a line how many were set aside, and why.
     """
-    frame = find_store(path).frame(places=True).filter(pl.col("purpose") != "diagnostic")
+    frame = find_store(path).frame(places=True).filter(pl.col("purpose").ne_missing("diagnostic"))
     if frame.is_empty():
         raise InputError(f"history {path}: holds no trials; name a folder or URL with platform=*/*.parquet")
     known = frame["platform.name"].unique().sort().to_list()

@@ -4,10 +4,12 @@ import pytest
 
 from pretune.datasets import Accelerator, Platform, TrialStore
 from pretune.datasets.importers import importer
-from pretune.datasets.importers.account import import_files
+from pretune.datasets.importers.account import Watcher, import_files
 from pretune.datasets.importers.base import Run, SetAside
 from pretune.datasets.importers.complete import Given, complete
+from pretune.datasets.importers.mapping import Mapping
 from pretune.datasets.importers.megatron import MegatronLog
+from pretune.datasets.importers.table import Table
 
 GOLDEN = Path(__file__).parent / "golden"
 LOG = GOLDEN / "megatron" / "core_0.12.log"
@@ -68,3 +70,42 @@ def test_every_run_of_every_format_is_accounted_for(name, tmp_path):
 
 def _goldens(name):
     return sorted(path for path in (GOLDEN / name).rglob(importer(name).pattern) if path.is_file())
+
+
+MIXED = "gpu,tok/s,foo\nH100-SXM,100,1\nH100-SXM,110,auto\nH100-SXM,120,2.5\n"
+MIXED_MAP = Mapping(
+    columns={"accelerator.name": "gpu", "tokens_per_s": "tok/s", "knob.foo": "foo"},
+    constants={"model.name": "m", "platform.devices": 8},
+)
+
+
+def test_a_knob_of_two_kinds_costs_the_runs_that_differ_and_no_other(tmp_path):
+    (tmp_path / "runs.csv").write_text(MIXED)
+    store, given = TrialStore(tmp_path / "trials"), Given(None, dict(MIXED_MAP.constants))
+    first = import_files(Table(MIXED_MAP), [tmp_path / "runs.csv"], given, store)
+    (aside,) = first.set_aside
+    assert (first.taken, aside.line) == (2, 3)
+    assert "knob.foo is a word here ('auto') and a number in other runs" in aside.reason
+    assert sorted(store.frame()["knob.foo"].to_list()) == [1.0, 2.5]
+    (tmp_path / "more.csv").write_text(MIXED.replace("110", "111"))
+    more = import_files(Table(MIXED_MAP), [tmp_path / "more.csv"], given, store)
+    assert (more.already_there, len(more.set_aside)) == (2, 1)  # also beside what the store held before
+
+
+def test_a_watcher_hears_of_every_byte(tmp_path):
+    class Heard(Watcher):
+        total, planned_for = 0, ()
+
+        def planned(self, sources):
+            self.planned_for = tuple(sources)
+
+        def read(self, count):
+            self.total += count
+
+    heard = Heard()
+    files = _goldens("megatron")
+    account = import_files(MegatronLog(), files, Given(POD), TrialStore(tmp_path), heard)
+    assert heard.planned_for == tuple(files)
+    assert heard.total == sum(file.stat().st_size for file in files)
+    assert sum(tally["taken"] for tally in account.files.values()) == account.taken
+    assert set(account.files) == set(map(str, files))

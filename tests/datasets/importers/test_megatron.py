@@ -137,4 +137,17 @@ def test_an_expert_s_own_width_is_the_model_s():
 
 def test_the_default_of_query_groups_is_not_taken_for_a_shape():
     dump = {"num_attention_heads": "16", "num_query_groups": "1", "group_query_attention": "False"}
-    assert "model.kv_heads" not in stated(dump)
+    assert stated(dump)["model.kv_heads"] == 16  # each head has its own
+
+
+@pytest.mark.parametrize(
+    ("dump", "size"),
+    [
+        ({"ffn_hidden_size": "11008", "swiglu": "True"}, 11008),
+        ({"swiglu": "True"}, 10880),  # two thirds of 4 x 4096, in whole 64s
+        ({"swiglu": "False"}, 16384),
+        ({}, 16384),
+    ],
+)
+def test_a_feed_forward_size_that_is_not_printed_is_megatrons_own(dump, size):
+    assert stated({"hidden_size": "4096", **dump})["model.ffn_size"] == size

@@ -12,12 +12,16 @@ from pretune.datasets.spec import read_yaml
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-def test_the_table_of_formats_is_what_the_importers_fill():
+def test_the_tables_of_formats_are_what_the_importers_fill():
     spec = importlib.util.spec_from_file_location("formats", DOCS / "formats.py")
     formats = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(formats)
-    assert formats.page() == (DOCS / "import.md").read_text(encoding="utf-8"), "run python docs/formats.py"
-    assert all(f"| `{name}` |" in formats.table() for name in FORMATS)
+    for path, text in formats.pages().items():
+        assert text == path.read_text(encoding="utf-8"), "run python docs/formats.py"
+        assert all(f"| `{name}` |" in text for name in FORMATS)
+    assert "| `megatron-bridge` | the tables" in formats.summary()
+    (megatron,) = [row for row in formats.summary().splitlines() if row.startswith("| `megatron` |")]
+    assert megatron.count("✓") == len(formats.KINDS)
 
 
 def test_the_map_that_the_page_shows_reads_a_table(tmp_path):

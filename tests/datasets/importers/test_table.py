@@ -1,3 +1,4 @@
+import csv
 import json
 import re
 
@@ -157,13 +158,48 @@ def test_no_bytes_make_it_crash(tmp_path_factory, header, data):
             complete(found, path, "csv", Given(None, MAP["constants"]))
 
 
+@settings(max_examples=25)
+@given(data=st.data(), end=st.sampled_from(["\n", "\r\n"]))
+def test_a_table_that_is_cut_or_still_being_written_gives_no_wrong_row(tmp_path_factory, data, end):
+    """Wherever it ends, also within quotes that hold line ends of their own."""
+    cells = st.text(st.sampled_from('a,"\n1'), max_size=4)
+    words = data.draw(st.lists(cells, min_size=1, max_size=4))
+    path = tmp_path_factory.mktemp("cut") / "t.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator=end)
+        writer.writerow(HEADER.strip().split(","))
+        writer.writerows(["A100-SXM", 8, 4, 2, word, 100, 81920, "fine"] for word in words)
+    mapping, content = Mapping.from_mapping(MAP, "map"), path.read_bytes()
+    whole = [run.values for run in Table(mapping).read(path)]
+    assert len(whole) == len(words)
+    for cut in range(len(content)):
+        path.write_bytes(content[:cut])
+        runs = [found for found in Table(mapping).read(path) if not isinstance(found, SetAside)]
+        assert [run.values for run in runs] == whole[: len(runs)]
+
+
+def test_a_last_line_without_an_end_says_so(tmp_path):
+    row = "NVIDIA A100-SXM4-80GB,8,4,2,32,100,81920,fine"
+    _, (first, last) = imported(tmp_path, HEADER + row + "\n" + row)
+    assert first.tokens_per_s == pytest.approx(81920)
+    assert (last.line, "has no line end" in last.reason) == (3, True)
+    _, (aside,) = imported(tmp_path, HEADER.strip()[:-2])
+    assert (aside.line, "its header has no line end" in aside.reason) == (1, True)
+
+
 @pytest.mark.shared
 def test_every_row_of_published_tables_is_accounted_for(tmp_path):
     if not published.data_folder().is_dir():
         pytest.skip("no published measurements: set PRETUNE_SHARED")
+    taken = 0
     for path in sorted(published.data_folder().glob("*.csv")):
         account = import_files(Table(), [path], Given(), TrialStore(tmp_path / path.stem))
-        rows = pl.read_csv(path, infer_schema_length=0).height
-        assert account.taken + len(account.set_aside) == rows, path.name
+        rows = pl.read_csv(path, infer_schema_length=0)
+        assert account.taken + len(account.set_aside) == rows.height, path.name
         assert all(each.line and each.reason for each in account.set_aside)
         assert json.dumps(account.asdict())
+        found, taken = TrialStore(tmp_path / path.stem).frame(), taken + account.taken
+        assert (found["status"] == "ok").sum() <= (rows["status"] == "ok").sum()
+        assert "no step was measured" not in found["cause"], "a success became a failure"
+        assert found["workload.precision"].count() <= rows["precision"].count(), "an unknown became a fact"
+    assert taken > 0.98 * 7145

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pretune.collector.launchers.base import Handle, Launcher
 from pretune.datasets.store import TrialStore
-from pretune.datasets.trial import Trial, TrialSpec
+from pretune.datasets.trial import StatedTrial, Trial, TrialSpec
 from pretune.errors import LaunchError
 
 
@@ -48,6 +48,6 @@ class ReplayLauncher(Launcher):
         """Nothing runs."""
 
 
-def _key(spec: TrialSpec) -> tuple:
+def _key(spec: StatedTrial) -> tuple:
     knobs = frozenset(spec.knobs.settings().items())
-    return spec.platform.name, spec.workload, spec.framework, knobs
+    return spec.platform.name, spec.workload.model_dump_json(), spec.framework, knobs

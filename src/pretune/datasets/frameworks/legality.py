@@ -14,7 +14,8 @@ from typing import Any
 from pretune.datasets.frameworks.base import Problem
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform
-from pretune.datasets.workload import ModelSpec, Workload, nearest_divisors
+from pretune.datasets.stated import nearest_divisors
+from pretune.datasets.workload import ModelSpec, Workload
 
 
 def filled_layout(workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, Any]:

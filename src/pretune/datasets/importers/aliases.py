@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import get_args
 
-from pretune.datasets.importers.complete import MEASURED, is_column
+from pretune.datasets.importers.complete import MEASURED, PRECISIONS, is_column
+from pretune.datasets.stated import Precision
 
 
 @dataclass(frozen=True)
@@ -100,11 +102,8 @@ _INVERSE = {
     "step_time_s": ("steps_per_second", "steps_per_sec", "train_steps_per_second", "batches_per_sec"),
 }
 _FULL = {"true": "full", "false": "none"}
-_PRECISIONS = {
-    **dict.fromkeys(("bf16", "bfloat16", "bf16-mixed", "bf16-true", "amp_bf16"), "bf16"),
-    **dict.fromkeys(("fp16", "float16", "16-mixed", "16-true", "amp_fp16"), "fp16"),
-    **dict.fromkeys(("fp32", "float32", "32", "32-true"), "fp32"),
-    **dict.fromkeys(("fp8", "amp_fp8"), "fp8"),
+_PRECISIONS = {word: one for word, one in PRECISIONS.items() if one} | {
+    word: word for word in get_args(Precision)
 }
 _WORDS = {
     "gradient_checkpointing": ("knob.activation_checkpointing", _FULL),

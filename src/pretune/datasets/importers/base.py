@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -48,6 +49,15 @@ class SetAside:
     reason: str
 
 
+class Contradiction(Exception):
+    """Why a run cannot be a trial, with the remedy."""
+
+
+def digest(told: str, characters: int = 20) -> str:
+    """Tells runs apart by what is ``told`` of them; the start of its SHA-256 in hexadecimal."""
+    return hashlib.sha256(told.encode()).hexdigest()[:characters]
+
+
 class Importer(ABC):
     """One format. ``read`` streams: it never holds more than one run of a file.
 
@@ -57,6 +67,7 @@ class Importer(ABC):
     """
 
     name: ClassVar[str]  # as in `pretune import NAME`
+    reads: ClassVar[str]  # what its files are, for the README's table
     fills: ClassVar[tuple[str, ...]]  # the columns of the store that it can fill, for the README's table
     pattern: ClassVar[str] = "*"  # of the names of its files in a folder
     maps: ClassVar[bool] = False  # whether it is made with the user's Mapping of names, or None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,11 +11,12 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from pretune.datasets import presets, schema
-from pretune.datasets.importers.base import Run, SetAside
-from pretune.datasets.platform import Platform
+from pretune.datasets.importers import place
+from pretune.datasets.importers.base import Contradiction, Run, SetAside, digest
+from pretune.datasets.platform import StatedPlatform
 from pretune.datasets.spec import one_line
+from pretune.datasets.stated import StatedModel
 from pretune.datasets.trial import Status, Trial
-from pretune.datasets.workload import ModelSpec
 from pretune.errors import InputError
 
 # what a run may state beyond the store's columns, from which those follow
@@ -29,6 +28,14 @@ BESIDE = {
 AGREE = 1.03  # figures of one run that differ by less are rounded, not contradictory
 MEASURED = ("step_time_s", "tokens_per_s", "tokens_per_s_per_device", "samples_per_s")
 NOTHING = "no step was measured"
+# what sources call a precision; None: mixed with one of the 16-bit types, and not said with which
+PRECISIONS: dict[str, str | None] = {
+    **dict.fromkeys(("bfloat16", "bf16-mixed", "bf16-true", "amp_bf16"), "bf16"),
+    **dict.fromkeys(("float16", "16-mixed", "16-true", "amp_fp16"), "fp16"),
+    **dict.fromkeys(("float32", "32", "32-true"), "fp32"),
+    **dict.fromkeys(("amp_fp8", "float8"), "fp8"),
+    **dict.fromkeys(("amp", "mixed"), None),
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,7 @@ class Given:
     A log's own word goes before a constant. Of a platform, the number of nodes is the log's where it says so.
     """
 
-    platform: Platform | None = None
+    platform: StatedPlatform | None = None
     constants: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -60,19 +67,20 @@ def complete(run: Run, path: Path, format: str, given: Given) -> Trial | SetAsid
     values = given.constants | {name: value for name, value in run.values.items() if value is not None}
     try:
         _model(values, format)
-        _platform(values, given.platform)
+        _numerics(values)
+        place.platform(values, given.platform)
         _batch(values)
         run.notes.extend(_throughput(values))
         _ending(values)
         values |= {
-            "trial_id": f"{format}-{hashlib.sha256(run.key.encode()).hexdigest()[:20]}",
+            "trial_id": f"{format}-{digest(run.key)}",
             "purpose": "imported",
             "source": values.get("source", format),
             "framework": values.get("framework", format),
             "created_at": values.get("created_at") or datetime.fromtimestamp(path.stat().st_mtime, UTC),
         }
         return schema.unflatten(values)
-    except _Contradiction as error:
+    except Contradiction as error:
         return SetAside(str(path), run.line, str(error))
     except ValidationError as error:
         reason = one_line(error, "").removeprefix(": ").replace("workload.model.", "model.")
@@ -80,82 +88,28 @@ def complete(run: Run, path: Path, format: str, given: Given) -> Trial | SetAsid
         return SetAside(str(path), run.line, f"{reason}; state it under constants in --map")
 
 
-class _Contradiction(Exception):
-    """Why a run cannot be a trial, with the remedy."""
+def _numerics(values: dict[str, Any]) -> None:
+    """The precision's one name; unknown where the source's word may mean several."""
+    if (told := values.get("workload.precision")) is not None:
+        word = str(told).lower()
+        values["workload.precision"] = PRECISIONS.get(word, word)
 
 
 def _model(values: dict[str, Any], format: str) -> None:
-    """The shape of a public model that the log only names; a name where it states only a shape."""
-    name, shape = (
-        values.get("model.name"),
-        [values.get(f"model.{each}") for each in ("layers", "hidden_size")],
-    )
-    if name is None and all(shape):
-        values["model.name"] = f"{format}-{shape[0]}x{shape[1]}"
-    elif name is not None and not all(shape):
-        try:
-            known = presets.model(str(name))
-        except InputError:
-            return
-        for field, value in known.model_dump(exclude={"name"}).items():
-            values.setdefault(f"model.{field}", value)
-
-
-def _platform(values: dict[str, Any], given: Platform | None) -> None:
-    """Fill the platform's columns: the user's, or of the accelerator that the log names."""
-    if given is not None:
-        theirs = values.get("accelerator.name")
-        if theirs is not None and _one_name(theirs) != _one_name(given.accelerator.name):
-            raise _Contradiction(f"ran on {theirs}, and --platform says {given.accelerator.name}")
-        stated = schema.flatten(given)
-        values |= {name if "." in name else f"platform.{name}": value for name, value in stated.items()}
-        local, devices = given.devices_per_node, values.get("platform.devices", given.devices)
-        if devices != given.devices:
-            nodes = -(-devices // local)
-            if devices % local and nodes > 1:
-                raise _Contradiction(f"{devices} devices are no whole nodes of the platform's {local}")
-            values["platform.devices_per_node"], values["platform.nodes"] = min(local, devices), nodes
-            values["platform.name"] = f"{given.name}-{nodes}x{min(local, devices)}"
-    elif "accelerator.name" not in values:
-        raise _Contradiction("states no platform; give --platform")
-    else:
-        _named(values)
-    values["platform.devices"] = values["platform.devices_per_node"] * values.get("platform.nodes", 1)
-
-
-def _named(values: dict[str, Any]) -> None:
-    """The columns of a platform of which the log names accelerator and number."""
-    devices, local = values.get("platform.devices"), values.get("platform.devices_per_node")
-    if not devices:
-        raise _Contradiction("does not state how many devices it ran on; give --platform")
-    local = min(local or devices, devices)
-    if devices % local:
-        raise _Contradiction(f"{devices} devices are no whole nodes of {local}; give --platform")
-    values |= {"platform.devices_per_node": local, "platform.nodes": devices // local}
-    _vendors(values)
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", values["accelerator.name"]).strip("-.")
-    values.setdefault("platform.name", f"{name}-{devices // local}x{local}")
-
-
-def _one_name(accelerator: str) -> str:
-    try:
-        return presets.accelerator(accelerator).accelerator.name
-    except InputError:
-        return accelerator
-
-
-def _vendors(values: dict[str, Any]) -> None:
-    """The accelerator's one name and its vendor's figures, where there is a preset for it."""
-    try:
-        known = presets.accelerator(values["accelerator.name"])
-    except InputError:
-        return  # they stay unknown
-    values["accelerator.name"] = known.accelerator.name
-    stated = schema.flatten(known.accelerator)
-    for column, value in stated.items():
-        values.setdefault(column if "." in column else f"accelerator.{column}", value)
-    values.setdefault("intra_node.bandwidth_bytes_per_s", known.intra_node.bandwidth_bytes_per_s)
-    values.setdefault("inter_node.bandwidth_bytes_per_s", known.inter_node.bandwidth_bytes_per_s)
+    """What a public model's name says of its shape; a name where the log states only a shape."""
+    name = values.get("model.name")
+    shape = [values.get(f"model.{each}") for each in ("layers", "hidden_size")]
+    if name is None:
+        if all(shape):
+            values["model.name"] = f"{format}-{shape[0]}x{shape[1]}"
+        return
+    prefix = "model."
+    stated = {column.removeprefix(prefix): v for column, v in values.items() if column.startswith(prefix)}
+    known = presets.known_model(StatedModel.model_validate(stated))
+    if known is None or (values.get("workload.sequence_length") or 0) > known.max_positions:
+        return
+    for column, value in known.model_dump(exclude={"name"}).items():
+        values.setdefault(f"{prefix}{column}", value)
 
 
 def _batch(values: dict[str, Any]) -> None:
@@ -163,10 +117,10 @@ def _batch(values: dict[str, Any]) -> None:
     degrees = [values.get(f"knob.{name}") or 1 for name in ("tp", "pp", "cp")]
     wide, devices = degrees[0] * degrees[1] * degrees[2], values["platform.devices"]
     if devices % wide:
-        raise _Contradiction(f"tp x pp x cp = {wide} does not divide {devices} devices")
+        raise Contradiction(f"tp x pp x cp = {wide} does not divide {devices} devices")
     dp = values.setdefault("knob.dp", devices // wide)
     if dp * wide > devices:
-        raise _Contradiction(f"dp x tp x pp x cp = {dp * wide} exceeds {devices} devices")
+        raise Contradiction(f"dp x tp x pp x cp = {dp * wide} exceeds {devices} devices")
     length = values.get("workload.sequence_length")
     sequences, micro = values.get("workload.global_batch_sequences"), values.get("knob.micro_batch")
     if not sequences and length and values.get("workload.global_batch_tokens"):
@@ -177,17 +131,15 @@ def _batch(values: dict[str, Any]) -> None:
     if sequences and micro and not accumulation and sequences % (micro * dp) == 0:
         accumulation = values["knob.accumulation"] = sequences // (micro * dp)
     if sequences and micro and accumulation and micro * accumulation * dp != sequences:
-        raise _Contradiction(
+        raise Contradiction(
             f"micro batch {micro} x accumulation {accumulation} x dp {dp} is not the global batch {sequences}"
         )
     if sequences and length:
         values.setdefault("workload.global_batch_tokens", sequences * length)
-    if length and "model.max_positions" not in values:  # it ran: there are as many positions at least
-        values["model.max_positions"] = max(length, ModelSpec.model_fields["max_positions"].default)
 
 
 def _throughput(values: dict[str, Any]) -> list[str]:
-    """One throughput from all figures that state it; :class:`_Contradiction` where they disagree.
+    """One throughput from all figures that state it; :class:`Contradiction` where they disagree.
 
     Returns what was odd: one reading made all agree.
     """
@@ -215,7 +167,7 @@ def _throughput(values: dict[str, Any]) -> list[str]:
         like = next(
             (f", {what}" for n, what in known.items() if n and n > 1 and abs(ratio / n - 1) < 0.03), ""
         )
-        raise _Contradiction(
+        raise Contradiction(
             f"{fastest} is {ratio:.3g} times what {slowest} makes it{like}; one of them lies: correct it or "
             "leave it out with --map"
         )
@@ -231,13 +183,13 @@ def _ending(values: dict[str, Any]) -> None:
     status = values.setdefault("status", Status.OK)
     if status == Status.OK and not values.get("tokens_per_s_per_device"):
         if values.get("samples_per_s"):
-            raise _Contradiction(
+            raise Contradiction(
                 "states samples per second, no workload.sequence_length; state it under constants in --map"
             )
         if values.get("step_time_s"):
             need = ("workload.sequence_length", "workload.global_batch_tokens")
             lacking = " and ".join(name for name in need if not values.get(name))
-            raise _Contradiction(
+            raise Contradiction(
                 f"has a step time, but states no {lacking}; state it under constants in --map"
             )
         values |= {"status": Status.CRASH, "cause": NOTHING}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pretune.datasets.importers import deepspeed_config
-from pretune.datasets.importers.base import Importer, Run, SetAside
+from pretune.datasets.importers.base import Importer, Run, SetAside, digest
 from pretune.datasets.importers.lines import json_object, numbered, positive, whole
 from pretune.datasets.importers.runlog import Failures
 from pretune.datasets.trial import Status
@@ -28,6 +27,7 @@ class DeepSpeedAutotuning(Importer):
     """
 
     name: ClassVar[str] = "deepspeed-autotuning"
+    reads: ClassVar[str] = "a folder of the results of DeepSpeed's autotuner"
     pattern = "exp.json"
     fills: ClassVar[tuple[str, ...]] = (
         *deepspeed_config.FILLS,
@@ -51,7 +51,7 @@ class DeepSpeedAutotuning(Importer):
     def _run(self, file: Path, experiment: dict[str, Any]) -> Run | SetAside:
         values = _stated(experiment, _json(file.parent / "ds_config.json") or experiment["ds_config"])
         told = json.dumps([experiment.get("name"), experiment["ds_config"]], sort_keys=True)
-        key = f"{self.name}-{hashlib.sha256(told.encode()).hexdigest()[:20]}"
+        key = f"{self.name}-{digest(told)}"
         written = file.parent / "metrics.json"
         if written.exists():
             metrics = _json(written)

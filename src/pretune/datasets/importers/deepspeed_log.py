@@ -70,6 +70,7 @@ class DeepSpeedLog(Importer):
     to step N, by ``ThroughputTimer.avg_samples_per_sec``. What lies outside of steps is not in it."""
 
     name: ClassVar[str] = "deepspeed"
+    reads: ClassVar[str] = "logs of DeepSpeed's launcher and engine"
     fills: ClassVar[tuple[str, ...]] = (
         *deepspeed_config.FILLS,
         *("knob.dp", "platform.devices", "platform.nodes", "platform.devices_per_node", "step_time_s"),

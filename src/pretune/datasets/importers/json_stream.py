@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pretune.datasets.importers.base import SetAside
+from pretune.datasets.importers.opened import opened_text
 from pretune.errors import InputError
 
 _CHUNK = 2**20
@@ -38,7 +39,7 @@ def entries(path: Path, holders: dict[str, str]) -> Iterator[Entry | SetAside]:
     :class:`InputError` when no holder is there, or the file is not readable.
     """
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with opened_text(path) as file:
             yield from _Reader(path, iter(lambda: file.read(_CHUNK), "")).entries(holders)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}); check the file") from None

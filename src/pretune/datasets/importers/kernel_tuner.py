@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pretune.datasets.importers.base import Importer, Run, SetAside
+from pretune.datasets.importers.base import Importer, Run, SetAside, digest
 from pretune.datasets.importers.json_stream import Entry, entries
 from pretune.datasets.trial import Status
 
 if TYPE_CHECKING:
-    from pretune.datasets.importers.account import Account
+    from pretune.datasets.importers.account import Account, Watcher
     from pretune.datasets.importers.complete import Given
     from pretune.datasets.tuning_table import TuningTables
 
@@ -42,6 +41,7 @@ class KernelTuner(Importer):
     """
 
     name: ClassVar[str] = "kernel-tuner"
+    reads: ClassVar[str] = "Kernel Tuner's caches and T4 files: tuning tables, and no trials"
     fills: ClassVar[tuple[str, ...]] = (
         *("kernel", "problem", "accelerator.name", "status", "cause", "time_s", *_COSTS.values()),
         *("knob.*", "counter.*"),
@@ -155,7 +155,7 @@ def import_tables(
     paths: Iterable[Path | str],
     given: Given,
     tables: TuningTables,
-    progress: Callable[[Path], None] | None = None,
+    watcher: Watcher | None = None,
 ) -> Account:
     """What :func:`~pretune.datasets.importers.account.import_files` does for trials, for tuning tables.
 
@@ -167,7 +167,7 @@ def import_tables(
         row = _row(run, source, given)
         return row if isinstance(row, SetAside) else (row["row_id"], row)
 
-    return accounted(importer, paths, made, tables.ids(), tables.append, progress)
+    return accounted(importer, paths, made, tables.ids(), tables.append, watcher)
 
 
 def _row(run: Run, path: Path, given: Given) -> dict[str, Any] | SetAside:
@@ -182,6 +182,6 @@ def _row(run: Run, path: Path, given: Given) -> dict[str, Any] | SetAside:
         return SetAside(str(path), run.line, "does not name its device; give --platform")
     else:
         named, platform = device, re.sub(r"[^A-Za-z0-9.]+", "-", device).strip("-.") or "device"
-    key = hashlib.sha256(f"{platform} {run.key}".encode()).hexdigest()[:20]
+    key = digest(f"{platform} {run.key}")
     origin = {"row_id": f"kernel-tuner-{key}", "source": "kernel-tuner"}
     return {**run.values, **origin, "accelerator.name": named, "platform.name": platform}

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pretune.datasets.importers.opened import opened
 from pretune.errors import InputError
 
 MAX_LINE = 64 * 1024  # bytes of a line that are looked at; some print a whole configuration in one
@@ -32,7 +33,7 @@ def numbered(path: Path, tail: bool = False) -> Iterator[tuple[int, str]]:
     dropped. Raises :class:`InputError` when the file cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             number, rest = 1, b""
             while chunk := file.readline(MAX_LINE):
                 ended = chunk.endswith(b"\n")

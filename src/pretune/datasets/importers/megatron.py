@@ -44,7 +44,6 @@ _COUNTS = {
     "num_layers": "model.layers",
     "hidden_size": "model.hidden_size",
     "num_attention_heads": "model.heads",
-    "ffn_hidden_size": "model.ffn_size",
     "max_position_embeddings": "model.max_positions",
     "padded_vocab_size": "model.vocabulary",
     "seq_length": "workload.sequence_length",
@@ -78,12 +77,14 @@ class MegatronLog(Importer):
     """
 
     name: ClassVar[str] = "megatron"
+    reads: ClassVar[str] = "logs of Megatron-LM and Megatron-DeepSpeed, of all years, with ramped batches"
     fills: ClassVar[tuple[str, ...]] = (
         *dict.fromkeys(_COUNTS.values()),
         *_FLAGS.values(),
-        *("model.kv_heads", "model.tied_embeddings", "model.positions", "model.norm", "model.experts"),
-        *("model.experts_per_token", "workload.global_batch_tokens", "workload.precision"),
-        *("workload.optimizer", "knob.activation_checkpointing", "knob.zero_stage", "knob.attention"),
+        *(f"model.{name}" for name in ("ffn_size", "kv_heads", "tied_embeddings", "positions", "norm")),
+        *("model.experts", "model.experts_per_token", "workload.global_batch_tokens"),
+        *("workload.precision", "workload.optimizer", "knob.zero_stage", "knob.attention"),
+        "knob.activation_checkpointing",
         *("step_time_s", "window_times_s", "warmup_windows", "tokens_per_s", "tokens_per_s_per_device"),
         *("loss_first", "loss_last", "peak_memory_allocated_bytes", "peak_memory_reserved_bytes"),
         *("status", "cause", "counter.model_flops_per_s_per_device", "workload.global_batch_sequences"),
@@ -192,11 +193,13 @@ def stated(arguments: dict[str, str]) -> dict[str, Any]:
 
 
 def _model(arguments: dict[str, str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"model.ffn_size": _ffn_size(arguments)}
     if arguments.get("group_query_attention") == "True":  # else num_query_groups is its default, 1
         values["model.kv_heads"] = whole(arguments.get("num_query_groups"))
     elif (heads := whole(arguments.get("num_key_value_heads"))) is not None:  # Megatron-DeepSpeed
         values["model.kv_heads"] = heads
+    elif "group_query_attention" in arguments:
+        values["model.kv_heads"] = whole(arguments.get("num_attention_heads"))
     if "untie_embeddings_and_output_weights" in arguments:
         values["model.tied_embeddings"] = arguments["untie_embeddings_and_output_weights"] != "True"
     rotary = arguments.get("use_rotary_position_embeddings") == "True"
@@ -206,8 +209,16 @@ def _model(arguments: dict[str, str]) -> dict[str, Any]:
     if (experts := whole(arguments.get("num_experts", "").strip("[]"))) and experts > 1:
         values["model.experts"] = experts
         values["model.experts_per_token"] = whole(arguments.get("moe_router_topk", arguments.get("topk")))
-        values["model.ffn_size"] = whole(arguments.get("moe_ffn_hidden_size"))  # else ffn_hidden_size
+        values["model.ffn_size"] = whole(arguments.get("moe_ffn_hidden_size")) or values["model.ffn_size"]
     return {column: value for column, value in values.items() if value is not None}
+
+
+def _ffn_size(arguments: dict[str, str]) -> int | None:
+    """As stated, or as Megatron sets it: 4 x hidden, with a gate 2/3 of it in whole 64s (Megatron-LM,
+    training/arguments.py, validate_args)."""
+    hidden = whole(arguments.get("hidden_size"))
+    usual = hidden and (hidden * 8 // 3 // 64 * 64 if arguments.get("swiglu") == "True" else 4 * hidden)
+    return whole(arguments.get("ffn_hidden_size")) or usual
 
 
 def _training(arguments: dict[str, str]) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pretune.datasets.importers.base import Importer, Run, SetAside
+from pretune.datasets.importers.base import Importer, Run, SetAside, digest
 from pretune.datasets.importers.lines import counts, positive
 from pretune.datasets.importers.markdown import rows
 from pretune.datasets.importers.runlog import batch
@@ -40,6 +39,7 @@ class MegatronBridgeTable(Importer):
     """
 
     name: ClassVar[str] = "megatron-bridge"
+    reads: ClassVar[str] = "the tables of Megatron-Bridge's performance summary"
     fills: ClassVar[tuple[str, ...]] = (
         *_COUNTS.values(),
         *_NAMES.values(),
@@ -59,7 +59,7 @@ class MegatronBridgeTable(Importer):
                     yield SetAside(str(path), row.line, values)
                     continue
                 told = repr(sorted(values.items()))
-                yield Run(row.line, f"{self.name}-{hashlib.sha256(told.encode()).hexdigest()[:20]}", values)
+                yield Run(row.line, f"{self.name}-{digest(told)}", values)
 
 
 def _pick(cell: str, which: int) -> str:

@@ -46,6 +46,7 @@ class MLflowRuns(Importer):
     """
 
     name: ClassVar[str] = "mlflow"
+    reads: ClassVar[str] = "the runs of an MLflow server, database or folder"
     fills: ClassVar[tuple[str, ...]] = (
         *aliases.FILLS,
         *("status", "cause", "created_at", "framework", "platform.name", "counter.*", "software.*"),

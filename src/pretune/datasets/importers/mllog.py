@@ -56,6 +56,7 @@ class MLLog(Importer):
     """
 
     name: ClassVar[str] = "mlperf"
+    reads: ClassVar[str] = "MLPerf's `:::MLLOG` results"
     fills: ClassVar[tuple[str, ...]] = (
         *_COUNTS.values(),
         *_TEXTS.values(),

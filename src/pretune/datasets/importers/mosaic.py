@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pretune.datasets.importers.base import Importer, Run, SetAside
+from pretune.datasets.importers.base import Importer, Run, SetAside, digest
 from pretune.datasets.importers.lines import positive, whole
 from pretune.datasets.importers.markdown import Row, rows
 from pretune.datasets.workload import ModelSpec
@@ -53,11 +52,12 @@ class MosaicTable(Importer):
     """A row is a run. A shape is taken where it gives the row's own number of parameters."""
 
     name: ClassVar[str] = "mosaic"
+    reads: ClassVar[str] = "the benchmark tables of MosaicML's LLM Foundry"
     fills: ClassVar[tuple[str, ...]] = (
         *_COUNTS.values(),
         *_FIGURES.values(),
-        *(f"model.{name}" for name in ("name", "layers", "hidden_size", "heads", "vocabulary")),
-        *("model.max_positions", "accelerator.name", "platform.devices_per_node", "workload.precision"),
+        *(f"model.{name}" for name in ModelSpec.model_fields),
+        *("accelerator.name", "platform.devices_per_node", "workload.precision"),
         *("knob.zero_stage", "knob.activation_checkpointing", "knob.communication_data_type"),
         *("knob.offload_activations", "framework", "status"),
     )
@@ -73,7 +73,7 @@ class MosaicTable(Importer):
                 yield SetAside(str(path), row.line, found)
                 continue
             told = repr(sorted(row.cells.items()))
-            yield Run(row.line, f"{self.name}-{hashlib.sha256(told.encode()).hexdigest()[:20]}", found, notes)
+            yield Run(row.line, f"{self.name}-{digest(told)}", found, notes)
 
 
 def _stated(row: Row) -> tuple[dict[str, Any] | str, list[str]]:
@@ -119,8 +119,7 @@ def _shape(name: str, parameters: int | None, length: int) -> dict[str, Any] | s
     )
     if parameters is None or abs(model.parameters / parameters - 1) > _SAME_PARAMETERS:
         return f"NumParams: {parameters} is not what mpt-{name} has ({model.parameters}); it is another model"
-    stated = ("name", "layers", "hidden_size", "heads", "vocabulary", "max_positions")
-    return {f"model.{field}": getattr(model, field) for field in stated}
+    return {f"model.{field}": value for field, value in model.model_dump().items()}
 
 
 def _uneven(values: dict[str, Any]) -> list[str]:

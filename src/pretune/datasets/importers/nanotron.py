@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -72,6 +71,7 @@ class Nanotron(Table):
     """A line is a run. It names no accelerator: ``--platform`` does."""
 
     name: ClassVar[str] = "nanotron"
+    reads: ClassVar[str] = "nanotron's benchmark CSV"
     fills: ClassVar[tuple[str, ...]] = (
         *(column for column in _NAMES if column != "knob.hidden_act"),
         *("model.ffn_size", "model.gated_mlp", "model.positions", "model.norm"),
@@ -80,10 +80,7 @@ class Nanotron(Table):
     pattern: ClassVar[str] = "*.csv"
 
     def read(self, path: Path) -> Iterator[Run | SetAside]:
-        whole = _ends_with_a_line(path)
-        for found, last in _with_last(super().read(path)):
-            if last and not whole:
-                return  # its last figure may be cut
+        for found in super().read(path):
             if isinstance(found, SetAside):
                 yield found
                 continue
@@ -111,25 +108,6 @@ class Nanotron(Table):
                 raise InputError(f"{path}: has no column {name!r}; give nanotron's benchmark CSV")
         units = {column: unit for column, unit in _UNITS.items() if column in columns}
         return Mapping(columns=columns, units=units, key=_KEY)
-
-
-def _ends_with_a_line(path: Path) -> bool:
-    """Whether the last line is whole: nanotron ends every one."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - 1, 0))
-        return file.read(1) in (b"\n", b"")
-
-
-def _with_last(found: Iterator[Run | SetAside]) -> Iterator[tuple[Run | SetAside, bool]]:
-    """Each, and whether it is the last."""
-    before: Run | SetAside | None = None
-    for each in found:
-        if before is not None:
-            yield before, False
-        before = each
-    if before is not None:
-        yield before, True
 
 
 def _devices(values: dict[str, Any]) -> int:

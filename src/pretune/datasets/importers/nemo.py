@@ -63,6 +63,7 @@ class NeMoLog(Importer):
     """
 
     name: ClassVar[str] = "nemo"
+    reads: ClassVar[str] = "training logs of NeMo 1 and 2, and of Megatron-Bridge"
     fills: ClassVar[tuple[str, ...]] = (
         *_KEYS.values(),
         *("knob.dp", "model.vocabulary", "platform.devices", "workload.global_batch_tokens"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -13,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pretune.datasets.importers.base import Run, SetAside, Span
+from pretune.datasets.importers.base import Run, SetAside, Span, digest
 from pretune.datasets.importers.lines import numbered, unprefixed
 from pretune.datasets.trial import Status
 from pretune.errors import InputError
@@ -229,7 +228,7 @@ class RunLog:
         """Of its first line of progress, whose figures no two runs share; else of where it stands."""
         stated = json.dumps(self.values, sort_keys=True, default=str)
         told = self._first or f"{path.name}:{self.line}:{stated}"
-        return hashlib.sha256(told.encode()).hexdigest()[:20]
+        return digest(told)
 
 
 def batch(sequences: int, length: int | None) -> dict[str, int]:

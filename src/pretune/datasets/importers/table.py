@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pretune.datasets.files import ROWS_AT_ONCE
-from pretune.datasets.importers.base import Importer, Run, SetAside
+from pretune.datasets.importers.base import Importer, Run, SetAside, digest
+from pretune.datasets.importers.complete import MEASURED
 from pretune.datasets.importers.mapping import Mapping
+from pretune.datasets.importers.opened import opened_text
 from pretune.datasets.trial import Status
 from pretune.errors import InputError
 
@@ -54,10 +55,15 @@ PUBLISHED = Mapping(
 )
 
 
+# a figure that is cut is a wrong one
+UNFINISHED = "has no line end, so that it may be cut; end the file with a line break if it is whole"
+
+
 class Table(Importer):
     """``mapping`` says what the columns are; without one the table has the header of :data:`PUBLISHED`."""
 
     name: ClassVar[str] = "csv"
+    reads: ClassVar[str] = "any CSV or Parquet table, by a mapping that names its columns"
     fills: ClassVar[tuple[str, ...]] = ("whatever its mapping names",)
     pattern: ClassVar[str] = "*.[cp][sa][vr]*"  # .csv and .parquet
     maps = True
@@ -67,6 +73,9 @@ class Table(Importer):
 
     def read(self, path: Path) -> Iterator[Run | SetAside]:
         header = _header(path)
+        if isinstance(header, SetAside):
+            yield header
+            return
         if not header:
             return  # nothing is written yet
         mapping = self._for(header, path)
@@ -76,10 +85,13 @@ class Table(Importer):
                 yield row
                 continue
             told = {name: row.get(name) for name in mapping.key or sorted(map(str, row))}
-            key = hashlib.sha256(json.dumps(told, default=str).encode()).hexdigest()
+            key = digest(json.dumps(told, default=str), 64)
             seen[key] += 1  # a row that is there twice was measured twice
             try:
-                yield Run(line, f"{key}#{seen[key]}", mapping.read(row))
+                values = mapping.read(row)
+                if mapping is PUBLISHED:
+                    _published(values)
+                yield Run(line, f"{key}#{seen[key]}", values)
             except ValueError as error:
                 yield SetAside(str(path), line, str(error))
 
@@ -97,7 +109,15 @@ class Table(Importer):
         return chosen
 
 
-def _header(path: Path) -> list[str]:
+def _published(values: dict[str, Any]) -> None:
+    """What is known of :data:`PUBLISHED` beyond its header; raises ValueError for a row that is no trial."""
+    if values.get("model.experts"):
+        values.pop("model.ffn_size", None)  # it is that of dense layers, and of no expert
+    if values.get("status") == Status.OK and not any(values.get(name) for name in MEASURED):
+        raise ValueError("ran, but states neither tokens/s nor a step time; nothing says how fast")
+
+
+def _header(path: Path) -> list[str] | SetAside:
     """The table's columns; empty of an empty file."""
     if path.suffix == ".parquet":
         import pyarrow as pa
@@ -109,7 +129,9 @@ def _header(path: Path) -> list[str]:
             raise InputError(f"{path}: is truncated or no Parquet file ({_said(error)})") from None
     try:
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-            return list(csv.DictReader(file).fieldnames or ())
+            lines = _Lines(file)
+            names = next(csv.reader(lines), [])
+            return names if lines.whole else SetAside(str(path), 1, f"its header {UNFINISHED}")
     except (OSError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read as CSV ({_said(error)}); check the file") from None
 
@@ -123,25 +145,39 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | SetAside]]:
     if path.suffix == ".parquet":
         yield from _parquet(path)
         return
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        lines = csv.DictReader(file)
+    with opened_text(path, "utf-8-sig", newline="") as file:
+        text = _Lines(file)
+        lines = csv.DictReader(text, strict=True)
         while True:
             try:
                 row = next(lines)
             except StopIteration:
                 return
             except csv.Error as error:  # a NUL byte, a field without end
-                yield (
-                    lines.line_num,
-                    SetAside(str(path), lines.line_num, f"is no line of a CSV file ({error})"),
-                )
-                continue
-            short = None in row.values()
-            if None in row or short:
-                why = "fewer" if short else "more"
-                yield lines.line_num, SetAside(str(path), lines.line_num, f"has {why} fields than the header")
+                why = f"is no line of a CSV file ({error})"
             else:
-                yield lines.line_num, row
+                short = None in row.values()
+                why = f"has {'fewer' if short else 'more'} fields than the header"
+                why = why if short or None in row else ""
+            if not text.whole:
+                why = f"its last line {UNFINISHED}"
+            yield lines.line_num, SetAside(str(path), lines.line_num, why) if why else row
+
+
+class _Lines:
+    """Lines of a text, and whether the last one that was given is ``whole``, as its end says."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self.whole = True
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self.whole = line.endswith(("\n", "\r"))
+        return line
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

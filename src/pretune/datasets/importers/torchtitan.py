@@ -57,6 +57,7 @@ class TorchTitanLog(Importer):
     """
 
     name: ClassVar[str] = "torchtitan"
+    reads: ClassVar[str] = "torchtitan's logs"
     fills: ClassVar[tuple[str, ...]] = (
         *_SHAPE.values(),
         *_KNOBS.values(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 
 from pretune.datasets import schema
 from pretune.datasets.importers import deepspeed_config
-from pretune.datasets.importers.base import Importer, Run, SetAside
+from pretune.datasets.importers.base import Importer, Run, SetAside, digest
 from pretune.datasets.importers.lines import positive, whole
 from pretune.datasets.importers.runlog import Record, Steady
 from pretune.datasets.trial import Status
@@ -42,6 +41,7 @@ class TrainerState(Importer):
     """
 
     name: ClassVar[str] = "trainer"
+    reads: ClassVar[str] = "`trainer_state.json` of Hugging Face's Trainer, and the configurations beside it"
     pattern: ClassVar[str] = "trainer_state.json"
     fills: ClassVar[tuple[str, ...]] = (
         *(f"model.{name}" for name in ModelSpec.model_fields),
@@ -93,7 +93,7 @@ def _run(
     if steps <= 0 or runtime is None:
         return SetAside(str(path), None, "its summary states no steps or no train_runtime above 0")
     told = json.dumps([summary, log[0]], sort_keys=True)
-    key = f"trainer-{hashlib.sha256(told.encode()).hexdigest()[:20]}"
+    key = f"trainer-{digest(told)}"
     values = beside | _batch(state, summary, runtime)
     values |= _tokens(log, values.get("workload.global_batch_sequences"))
     values |= {"wall_s": runtime, **_losses(log)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import csv
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -13,8 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pretune.datasets.importers import aliases
-from pretune.datasets.importers.base import Importer, Run, SetAside
+from pretune.datasets.importers.base import Importer, Run, SetAside, digest
 from pretune.datasets.importers.mapping import Mapping
+from pretune.datasets.importers.opened import opened_text
 from pretune.datasets.importers.tracked import Stated, ended, flat, is_measure, stated, steady
 from pretune.datasets.trial import Status
 from pretune.errors import InputError
@@ -52,6 +52,7 @@ class WandbExport(Importer):
     """
 
     name: ClassVar[str] = "wandb"
+    reads: ClassVar[str] = "W&B's exports: a table of runs, a history, a run's folder"
     pattern: ClassVar[str] = SUMMARY
     fills: ClassVar[tuple[str, ...]] = (
         *aliases.FILLS,
@@ -211,7 +212,7 @@ def _config(path: Path) -> dict[str, Any]:
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str] | SetAside]]:
     """Rows with the lines they end in; the last is left out while it has no line end."""
     try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        with opened_text(path, "utf-8-sig", newline="") as file:
             text = _whole_lines(file)
             reader = csv.reader(text)
             while True:
@@ -246,7 +247,7 @@ def _named(header: list[str], row: list[str] | SetAside, path: Path, line: int) 
 def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | SetAside]]:
     """The rows of a list, or of an object a line; what is cut off is set aside."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with opened_text(path) as file:
             head = file.read(4096).lstrip()[:1]
             file.seek(0)
             if head == "[":
@@ -319,4 +320,4 @@ def _number(value: Any) -> float | None:
 
 
 def _digest(told: Any) -> str:
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:20]
+    return digest(json.dumps(told, sort_keys=True, default=str))

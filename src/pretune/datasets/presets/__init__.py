@@ -12,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from pretune.datasets.platform import Accelerator, Link, PeakFlops
+from pretune.datasets.platform import Accelerator, Backend, Link, PeakFlops
+from pretune.datasets.stated import StatedModel
 from pretune.datasets.workload import ModelSpec
 from pretune.errors import InputError
 
@@ -22,7 +23,8 @@ class AcceleratorPreset:
     """One device as its vendor describes it, and the machine that it usually sits in.
 
     ``intra_node`` and ``inter_node`` are what one device can send in one direction to its
-    neighbours within and beyond the node. ``devices_per_node`` counts what shares the fast link.
+    neighbours within and beyond the node. ``devices_per_node`` counts what shares the fast link;
+    ``backend`` is the vendor's own for collectives.
     None where no document gives the figure; ``note`` says so. ``sources``: what -> document.
     """
 
@@ -30,6 +32,7 @@ class AcceleratorPreset:
     intra_node: Link
     inter_node: Link
     devices_per_node: int
+    backend: Backend
     sources: dict[str, str]
     note: str
 
@@ -57,9 +60,23 @@ def accelerator(name: str) -> AcceleratorPreset:
         intra_node=_link(entry.get("intra_node_gb_per_s")),
         inter_node=_link(entry.get("inter_node_gb_per_s")),
         devices_per_node=entry["devices_per_node"],
+        backend=entry.get("backend", "nccl"),
         sources=entry["sources"],
         note=" ".join(entry.get("note", "").split()),
     )
+
+
+def known_accelerator(name: str) -> AcceleratorPreset | None:
+    """The device that somebody's own name of it means; None where no preset has that name."""
+    return accelerator(name) if _normal(name) in _index("accelerators.yaml") else None
+
+
+def known_model(stated: StatedModel) -> ModelSpec | None:
+    """The public model of that name, unless something that is stated of its shape is another's."""
+    if _normal(stated.name) not in _index("models.yaml"):
+        return None
+    found, told = model(stated.name), stated.model_dump(exclude={"name"}, exclude_none=True)
+    return found if all(getattr(found, field) == value for field, value in told.items()) else None
 
 
 def model_names() -> list[str]:

@@ -20,7 +20,9 @@ from pretune.model.columns import numbers, text
 Flags = NDArray[np.bool_]
 Found = TypeVar("Found")
 
-BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 2.0}  # fp8 keeps 16-bit weights
+EIGHT_BIT, FOUR_BIT = ("fp8", "mxfp8"), ("fp4", "mxfp4", "nvfp4")
+NARROW = (*EIGHT_BIT, *FOUR_BIT)  # formats of products; weights and activations are kept in 16 bits
+BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, **dict.fromkeys(NARROW, 2.0)}
 A100_FLOPS_PER_S = 312e12  # NVIDIA A100 data sheet, bf16
 # assumed: share of a vendor's link bandwidth that a collective reaches; all-reduce on an A100 moves some 235
 # of 300 GB/s inside a node (NCCL tests), and nearly what a network card has between nodes
@@ -36,8 +38,15 @@ MEMORY_BYTES_PER_S = (2e12, 2e10)
 INTRA_BYTES_PER_S = (2e11, 1e9)
 INTER_BYTES_PER_S = (2.5e10, 1.2e8)
 LATENCY_S = (2e-5, 3e-4)
-# precision -> the one whose peak stands in where a vendor gives none
-_PEAKS = (("fp8", "bf16"), ("fp16", "bf16"), ("bf16", "fp16"), ("tf32", "fp32"), ("fp32", "tf32"))
+# precision -> whose peak it has; the first that a vendor gives
+_PEAKS = {
+    **dict.fromkeys(FOUR_BIT, ("fp4", "fp8", "bf16")),
+    **dict.fromkeys(EIGHT_BIT, ("fp8", "bf16")),
+    "fp16": ("fp16", "bf16"),
+    "bf16": ("bf16", "fp16"),
+    "tf32": ("tf32", "fp32"),
+    "fp32": ("fp32", "tf32"),
+}
 HOST_BACKENDS = ("gloo", "mpi", "ccl")
 
 
@@ -148,14 +157,17 @@ def _model(frame: pl.DataFrame) -> dict[str, Array]:
     hidden = _positive(frame, "model.hidden_size", np.nan)
     heads = _positive(frame, "model.heads", hidden / 128)
     experts = numbers(frame, "model.experts", 0.0)
+    gated = numbers(frame, "model.gated_mlp", 0.0)
+    # GPT's, and with a gate as many weights in three matrices as in two (Shazeer 2020, arXiv:2002.05202)
+    usual_ffn = np.where(gated > 0, 8 / 3, 4.0) * hidden
     return {
         "layers": _positive(frame, "model.layers", np.nan),
         "hidden": hidden,
         "heads": heads,
         "kv_size": hidden * _positive(frame, "model.kv_heads", heads) / heads,
-        "ffn": _positive(frame, "model.ffn_size", 4 * hidden),
+        "ffn": _positive(frame, "model.ffn_size", usual_ffn),
         "vocabulary": _positive(frame, "model.vocabulary", 50_000.0),
-        "mlp_matrices": 2 + numbers(frame, "model.gated_mlp", 0.0),
+        "mlp_matrices": 2 + gated,
         "embeddings": 2 - numbers(frame, "model.tied_embeddings", 1.0),
         "experts": experts,
         "experts_per_token": np.where(experts > 0, _positive(frame, "model.experts_per_token", 1.0), 1.0),
@@ -274,13 +286,14 @@ def _rates(frame: pl.DataFrame, host: Flags) -> dict[str, Array]:
     latency = _positive(frame, "fingerprint.allreduce_latency_s", link)
     memory = _positive(frame, "accelerator.memory_bandwidth_bytes_per_s", assumed(MEMORY_BYTES_PER_S))
     precision = _precision(frame)
-    wide = precision.replace("fp8", "bf16")
+    eight_bit = precision.is_in(NARROW)
+    wide = precision.replace(dict.fromkeys(NARROW, "bf16"))
     probed = _positive(frame, "fingerprint.matmul_bf16_flops_per_s", np.nan)
     peak = np.where(probed > 0, A100_FLOPS_PER_S, _positive(frame, "peak_flops_per_s.bf16", A100_FLOPS_PER_S))
     return {
         "matmul_flops_per_s": _matmul(frame, precision, assumed(MATMUL_FLOPS_PER_S)),
         "attention_flops_per_s": _matmul(frame, wide, assumed(MATMUL_FLOPS_PER_S)),
-        "eight_bit": (precision == "fp8").to_numpy(),
+        "eight_bit": eight_bit.to_numpy(),
         "log_peak": np.where(host, 0.0, np.log(peak / A100_FLOPS_PER_S)),
         "memory_bytes_per_s": _positive(frame, "fingerprint.copy_bytes_per_s", memory),
         "memory_bytes": _positive(frame, "accelerator.memory_bytes", np.nan),
@@ -294,14 +307,15 @@ def _rates(frame: pl.DataFrame, host: Flags) -> dict[str, Array]:
 def _matmul(frame: pl.DataFrame, precision: pl.Series, assumed: Array) -> Array:
     """Matrix FLOP/s at (n,) precisions: probed, else the sustained share of the vendor's peak."""
     rate = np.full(len(frame), np.nan)
-    for name, fallback in _PEAKS:
-        peak = numbers(frame, f"peak_flops_per_s.{name}")
-        peak = np.where(peak > 0, peak, numbers(frame, f"peak_flops_per_s.{fallback}"))
+    for name in precision.unique().to_list():
+        peak = np.full(len(frame), np.nan)
+        for units in reversed(_PEAKS.get(name, ())):
+            peak = _positive(frame, f"peak_flops_per_s.{units}", peak)
         rate = np.where((precision == name).to_numpy(), SUSTAINED * peak, rate)
-    narrow = precision.is_in(["bf16", "fp16", "fp8"]).to_numpy()
-    eighth = (precision == "fp8").to_numpy()
+    narrow = precision.is_in(NARROW).to_numpy()
+    half = narrow | precision.is_in(["bf16", "fp16"]).to_numpy()
     fp32 = numbers(frame, "fingerprint.matmul_fp32_flops_per_s")
-    probed = np.where(narrow, numbers(frame, "fingerprint.matmul_bf16_flops_per_s"), fp32)
-    probed = np.where(eighth & np.isfinite(rate), np.nan, probed)
+    probed = np.where(half, numbers(frame, "fingerprint.matmul_bf16_flops_per_s"), fp32)
+    probed = np.where(narrow & np.isfinite(rate), np.nan, probed)
     rate = np.where(probed > 0, probed, rate)
     return np.where(rate > 0, rate, np.where(fp32 > 0, fp32, assumed))

@@ -9,7 +9,8 @@ from typing import Any
 from pretune.datasets.frameworks.base import Problem
 from pretune.datasets.frameworks.legality import device_problems, filled, shape_problems
 from pretune.datasets.knobs import Knobs
-from pretune.datasets.workload import ModelSpec, divisors
+from pretune.datasets.stated import divisors
+from pretune.datasets.workload import ModelSpec
 from pretune.tuner.check.devices import Devices
 
 

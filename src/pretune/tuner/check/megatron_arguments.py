@@ -11,7 +11,8 @@ from typing import Any
 from pretune.datasets.frameworks.base import Problem
 from pretune.datasets.importers.megatron import stated
 from pretune.datasets.knobs import Knobs
-from pretune.datasets.workload import ModelSpec, nearest_divisors
+from pretune.datasets.stated import nearest_divisors
+from pretune.datasets.workload import ModelSpec
 from pretune.errors import InputError
 from pretune.tuner.check import text_of
 from pretune.tuner.check.devices import Devices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ from pretune.datasets.knobs import Knobs, KnobValue
 from pretune.datasets.platform import Platform
 from pretune.datasets.trial import Trial
 from pretune.datasets.workload import Workload
-from pretune.errors import IllegalKnobs
+from pretune.errors import IllegalKnobs, InputError
 
 Array = NDArray[np.float64]
 Key = frozenset[tuple[str, KnobValue]]
@@ -100,12 +101,15 @@ def problems(trials: Iterable[Trial], platforms: Sequence[str] = (), least: int 
     """The workloads that at least ``least`` platforms ran, those of most platforms first.
 
     ``platforms``: those that count; unless given, one per kind of hardware: of clusters of one kind that
-    differ in size alone, the one with most trials.
+    differ in size alone, the one with most trials. A trial whose source does not state its whole workload is
+    left out: nobody knows which problem it is of.
     """
     grouped: dict[tuple[Workload, str], dict[str, list[Trial]]] = defaultdict(lambda: defaultdict(list))
     for trial in trials:
-        if trial.purpose != "diagnostic" and (not platforms or trial.platform.name in platforms):
-            grouped[trial.workload, trial.framework][trial.platform.name].append(trial)
+        if trial.purpose == "diagnostic" or (platforms and trial.platform.name not in platforms):
+            continue
+        with contextlib.suppress(InputError):
+            grouped[trial.spec.workload, trial.framework][trial.platform.name].append(trial)
     found = []
     for (workload, framework), by_platform in grouped.items():
         kept = by_platform if platforms else _one_of_each_kind(by_platform)
@@ -117,7 +121,7 @@ def problems(trials: Iterable[Trial], platforms: Sequence[str] = (), least: int 
 def _one_of_each_kind(by_platform: dict[str, list[Trial]]) -> dict[str, list[Trial]]:
     kinds: dict[Platform, str] = {}
     for name, trials in by_platform.items():
-        kind = trials[0].platform.model_copy(update={"name": "any", "nodes": 1})
+        kind = trials[0].spec.platform.model_copy(update={"name": "any", "nodes": 1})
         if kind not in kinds or len(trials) > len(by_platform[kinds[kind]]):
             kinds[kind] = name
     return {name: by_platform[name] for name in kinds.values()}
@@ -130,5 +134,5 @@ def _problem(workload: Workload, framework: str, by_platform: dict[str, list[Tri
         for trial in trials:
             cells[key(trial.knobs), name].append(trial)
             configurations.setdefault(key(trial.knobs), trial.knobs)
-    hardware = [trials[0].platform for _, trials in sorted(by_platform.items())]
+    hardware = [trials[0].spec.platform for _, trials in sorted(by_platform.items())]
     return Problem(workload, framework, hardware, list(configurations.values()), dict(cells))
