@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pretune.collector import device, meter
+from pretune.collector.counters import CounterProvider, Counters, Readings
 from pretune.collector.meter import Meter
 from pretune.collector.ranks import Ranks
 from pretune.datasets import Measure
@@ -14,7 +15,7 @@ STEP_S, HOST_S = 2.0, 0.1
 
 
 class Queue:
-    """Stands in for ``torch.cuda`` and for ``time``: what is enqueued takes its time, a wait lasts till then."""
+    """Stands in for ``torch.cuda`` and ``time``: what is enqueued takes its time; waits last till then."""
 
     def __init__(self):
         self.now_s = self.free_s = 0.0
@@ -42,6 +43,22 @@ class Queue:
 
     def __getattr__(self, name):
         return lambda: 0
+
+
+class Clock(CounterProvider):
+    """Counts the seconds of the queue's clock."""
+
+    name = "clock"
+
+    def __init__(self, queue):
+        super().__init__()
+        self.queue = queue
+
+    def start(self):
+        self.before_s = self.queue.now_s
+
+    def stop(self):
+        return Readings({"clock_s": self.queue.now_s - self.before_s})
 
 
 @pytest.fixture
@@ -105,3 +122,14 @@ def test_pauses_after_the_measurement_wait_for_nothing(queue, measuring):
         pass
     assert measuring.done
     assert queue.waits == waits
+
+
+def test_what_is_counted_in_a_pause_is_none_of_the_training(queue, measuring, monkeypatch):
+    monkeypatch.setattr(measuring, "_counters", Counters([Clock(queue)]))
+    trained(queue, measuring, 2 + 3)
+    with measuring.pause():
+        queue.enqueue(10 * STEP_S)
+    trained(queue, measuring, 2)
+    found = measuring.result()
+    assert found["counters"]["clock_s"] == pytest.approx(sum(found["window_times_s"]))
+    assert found["counters"]["clock_s_per_step"] == pytest.approx(found["counters"]["clock_s"] / 5)

@@ -78,11 +78,15 @@ class Meter:
             yield
             return
         device.synchronize()  # what was enqueued before is training
-        began_s = time.perf_counter()
+        began_s, counting = time.perf_counter(), self.rule.measuring
+        if counting:
+            self._counters.pause()
         try:
             yield
         finally:
             device.synchronize()
+            if counting:
+                self._counters.resume()
             self._paused_s += time.perf_counter() - began_s
 
     def _now(self) -> float:

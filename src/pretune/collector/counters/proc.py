@@ -22,4 +22,4 @@ class ProcCounters(CounterProvider):
             "page_faults_minor": float(now.ru_minflt - self._before.ru_minflt),
             "page_faults_major": float(now.ru_majflt - self._before.ru_majflt),
         }
-        return Readings(faults, {"load_average_1min": os.getloadavg()[0]})
+        return Readings(faults, last={"load_average_1min": os.getloadavg()[0]})
