@@ -2,15 +2,15 @@
 
     OMP_NUM_THREADS=1 python benchmarks/recorder_overhead.py [--json] [--keep] [--rounds 100] [--loop plain]
 
-A small Llama trains in one process, its batch sized for steps of about 20 ms. Each round runs three blocks of
-40 steps in random order: bare, bare again, and recorded (the recorder entered before and left after, its
-counters and its watcher as in any trial). The figure of a round is the mean step time of one block over that
-of the first bare one, of the steps after the warm-up; given is the median over the rounds with a 95 %
-bootstrap interval, on the wall, in processor time of this process, which neighbours disturb less, and in
-that of the block's undisturbed steps alone (``quiet_s``, their lower decile: what each step pays).
-``inside`` needs no comparison: the processor time spent in the recorder's own step, over that of a bare step.
-What a trial costs once (starting the watcher, writing the record) is apart: ``trial_costs_s``, and the
-watcher's processor time, ``watcher_cpu_s``.
+A small Llama trains on the CPU in one process, its batch sized for steps of about 20 ms. Each round runs
+three blocks of 40 steps in random order: bare, bare again, and recorded (the recorder entered before and
+left after, its counters and its watcher as in any trial). The figure of a round is the mean step time of
+one block over that of the first bare one, of the steps after the warm-up; given is the median over the
+rounds with a 95 % bootstrap interval, on the wall, in processor time of this process, which neighbours
+disturb less, and in that of the block's undisturbed steps alone (``quiet_s``, their lower decile: what each
+step pays). ``inside`` needs no comparison: the processor time spent in the recorder's own step, over that
+of a bare step. What a trial costs once (starting the watcher, writing the record) is apart:
+``trial_costs_s``, and the watcher's processor time, ``watcher_cpu_s``.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class HuggingFace(Loop):
             save_strategy="no",
             logging_strategy="no",
             report_to=[],
-            use_cpu=not torch.cuda.is_available(),
+            use_cpu=True,
             disable_tqdm=True,
         )
         examples = [{"input_ids": row, "labels": row} for row in self.ids] * STEPS
@@ -192,13 +192,12 @@ class DeepSpeed(Loop):
 
     def __init__(self, model: Any, sequences: int, store: Path) -> None:
         super().__init__(model, sequences, store)
+        os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"}
         import deepspeed
 
-        os.environ["LOCAL_RANK"] = "0"
         if not torch.distributed.is_initialized():
-            backend = "nccl" if torch.cuda.is_available() else "gloo"
             alone = torch.distributed.HashStore()
-            torch.distributed.init_process_group(backend, store=alone, rank=0, world_size=1)
+            torch.distributed.init_process_group("gloo", store=alone, rank=0, world_size=1)
         config = {
             "train_micro_batch_size_per_gpu": sequences,
             "zero_optimization": {"stage": 1},
