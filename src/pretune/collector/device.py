@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,23 @@ def synchronize() -> None:
     """Wait for the device: the host only enqueues work there. Nothing on a CPU."""
     if cuda := _cuda():
         cuda.synchronize()
+
+
+def mark() -> Any:
+    """Now, or when a GPU will have done what was enqueued so far: nothing waits. ``moments`` reads it."""
+    if not (cuda := _cuda()):
+        return time.perf_counter()
+    event = cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def moments(marks: Sequence[Any]) -> list[float]:
+    """The times of marks by ``time.perf_counter``. Waits for the device, once for all of them."""
+    anchor = mark()
+    synchronize()
+    now_s = time.perf_counter()
+    return [at if isinstance(at, float) else now_s - at.elapsed_time(anchor) / 1000 for at in marks]
 
 
 def reserved_bytes() -> int:

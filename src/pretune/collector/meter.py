@@ -23,9 +23,9 @@ Report = Callable[[str, int], None]
 class Meter:
     """Call ``step`` on every rank at the end of every accumulation window until it returns False.
 
-    The ranks exchange a few numbers at the ends of blocks only (see :mod:`.windows`), and
-    the device is synchronised at the ends of windows, where the optimizer step has just
-    been enqueued. ``report(phase, windows)`` is called after each window.
+    At the ends of blocks only (see :mod:`.windows`) the ranks exchange a few numbers and the
+    device is waited for; other windows end with a mark in the device's queue, so that the host
+    may go on enqueuing. ``report(phase, windows)`` is called after each window.
     """
 
     def __init__(
@@ -42,7 +42,8 @@ class Meter:
         self._report = report
         self._counters = Counters()
         self._readings: dict[str, float] = {}
-        self._tokens = self._in_block = 0
+        self._tokens = 0
+        self._marks: list[tuple[Any, float]] = []  # of the block's windows: end, seconds paused before
         self._waited_s = self._paused_s = 0.0
         self._loss_first: float | None = None
         self._loss: Any = None
@@ -73,10 +74,19 @@ class Meter:
     @contextmanager
     def pause(self) -> Iterator[None]:
         """What is done meanwhile (an evaluation, a checkpoint) is no part of any step."""
-        began_s = time.perf_counter()
+        if self.done:
+            yield
+            return
+        device.synchronize()  # what was enqueued before is training
+        began_s, counting = time.perf_counter(), self.rule.measuring
+        if counting:
+            self._counters.pause()
         try:
             yield
         finally:
+            device.synchronize()
+            if counting:
+                self._counters.resume()
             self._paused_s += time.perf_counter() - began_s
 
     def _now(self) -> float:
@@ -93,26 +103,23 @@ class Meter:
             return False
         self._loss = loss.detach() if hasattr(loss, "detach") else loss
         self._tokens += tokens
-        self._in_block += 1
-        device.synchronize()
-        if self._in_block < self.rule.block:
-            self.ends_s.append(self._now())
-        else:
+        self._marks.append((device.mark(), self._paused_s))
+        if len(self._marks) == self.rule.block:
             self._end_block()
         if self._report and self.rule.measuring:
-            self._report("measure", len(self.ends_s) - 1)
+            self._report("measure", len(self.ends_s) + len(self._marks) - 1)
         elif self._report:
             self._report("warmup", self.rule.warmup_windows)
         return not self.done
 
     def _end_block(self) -> None:
         measured = self.rule.measuring
+        self._read_marks(measured)
         reading = self._exchange()
         self._block_start_s = self._now()  # after the exchange: when the slowest rank was done
-        self._in_block = 0
         self.rule.ended(reading)
         if measured:
-            self.ends_s.append(self._block_start_s)
+            self.ends_s[-1] = self._block_start_s
             if self.done:
                 self._readings = self._counters.stop(len(self.ends_s) - 1)
         elif self.rule.measuring:
@@ -120,6 +127,13 @@ class Meter:
             self._tokens, self._waited_s = 0, 0.0
             self._block_start_s = self._now()
             self.ends_s = [self._block_start_s]
+
+    def _read_marks(self, measured: bool = True) -> None:
+        """Wait for the device; the ends of measured windows are kept."""
+        moments = device.moments([mark for mark, _ in self._marks])
+        if measured:
+            self.ends_s += [at - paused for at, (_, paused) in zip(moments, self._marks, strict=True)]
+        self._marks = []
 
     def _exchange(self) -> Reading:
         seconds = self._now() - self._block_start_s
@@ -139,6 +153,7 @@ class Meter:
     def result(self) -> dict[str, Any]:
         """The measured fields of a Trial. Every rank calls it, after its last step."""
         if self.rule.measuring and not self.done:  # the loop ended before the rule did
+            self._read_marks()
             self._readings = self._counters.stop(len(self.ends_s) - 1)
         memory = self.memory.read()
         own = {

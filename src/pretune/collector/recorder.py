@@ -42,13 +42,14 @@ class TrialRecorder:
                 if not recorder.step(loss=loss):
                     break  # measured; going on is fine too, and costs nothing
 
-    Entered on every rank, after ``torch.distributed`` is set up and before the model is built:
-    memory is counted from there. It waits for the device at the end of each measured step and
-    changes nothing else. Rank 0 writes when enough is measured; what comes later does not undo it.
-    An exception before that is recorded with its status (``oom``, ``diverged``, ``crash``, ...) by
-    the rank that raised first, and goes on. To stop by hand says nothing of the configuration, and
-    is no trial. ``trial`` is what this rank recorded. A rank that is killed is recorded by a process
-    beside it (:mod:`.watcher`). ``late``: the model was built before.
+    Entered on every rank, after ``torch.distributed`` is set up and before the model is built: memory
+    is counted from there. It waits for the device at the ends of warm-up steps, two or three times
+    while it measures, and around pauses; it changes nothing else. Rank 0 writes when enough is
+    measured; what comes later does not undo it. An exception before that is recorded with its status
+    (``oom``, ``diverged``, ``crash``, ...) by the rank that raised first, and goes on. To stop by hand
+    says nothing of the configuration, and is no trial. ``trial`` is what this rank recorded. A rank
+    that is killed is recorded by a process beside it (:mod:`.watcher`). ``late``: the model was built
+    before.
     """
 
     def __init__(

@@ -6,6 +6,7 @@ import pytest
 
 from pretune.collector import all_providers
 from pretune.collector.counters import Counters, Readings
+from pretune.collector.counters.base import joined
 from pretune.collector.counters.nvml import NvmlCounters
 from pretune.collector.counters.proc import ProcCounters
 from pretune.collector.counters.psutil_provider import PsutilCounters
@@ -17,7 +18,7 @@ def during(provider, action):
     provider.start()
     action()
     readings = provider.stop()
-    return {**readings.totals, **readings.means}
+    return readings.totals | readings.means | readings.first | readings.last
 
 
 def burn(seconds=0.2):
@@ -95,6 +96,16 @@ def test_a_share_of_a_step_keeps_the_name_of_what_was_read():
     readings = Readings({"net_sent_bytes.eth0": 10.0})
     assert readings.per_step(5) == {"net_sent_bytes_per_step.eth0": 2.0}
     assert readings.per_step(0) == {}
+
+
+def test_spells_between_pauses_are_read_as_one():
+    spells = [
+        (1.0, Readings({"a": 1.0}, {"m": 4.0}, {"x_start": 1.0}, {"x_end": 2.0})),
+        (3.0, Readings({"a": 2.0, "b": 5.0}, {"m": 8.0, "n": 1.0}, {"x_start": 7.0}, {"x_end": 9.0})),
+    ]
+    assert joined(spells) == Readings(
+        {"a": 3.0, "b": 5.0}, {"m": 7.0, "n": 1.0}, {"x_start": 1.0}, {"x_end": 9.0}
+    )
 
 
 def test_nvml_reads_the_gpu_or_says_why_not():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretune.collector.counters import Readings
-from pretune.collector.counters.slices import MOST, Slice, Slices, joined
+from pretune.collector.counters.slices import MOST, Slice, Slices, within
 
 BURNS = "import time\nprint(1, flush=True)\nwhile True: pass"
 LENGTHS = st.lists(st.floats(0.1, 5.0), min_size=1, max_size=20)
@@ -31,18 +31,18 @@ def sliced(lengths):
 def test_a_span_has_its_share_of_the_totals(lengths, one, other):
     slices, end_s = sliced(lengths)
     begin, end = sorted((one * end_s, other * end_s))
-    read = joined(slices, begin, end)
+    read = within(slices, begin, end)
     assert read.totals.get("work_j", 0.0) == pytest.approx(3 * (end - begin), abs=1e-9)
 
 
 @given(LENGTHS)
 def test_gauges_are_weighed_by_time_and_slices_join_to_the_same(lengths):
     slices, end_s = sliced(lengths)
-    whole = joined(slices, 0.0, end_s)
+    whole = within(slices, 0.0, end_s)
     assert whole.means["heat"] == pytest.approx(end_s / 2)
     middle = slices[len(slices) // 2].begin_s
-    halves = [Slice(b, e, joined(slices, b, e)) for b, e in ((0.0, middle), (middle, end_s)) if e > b]
-    again = joined(halves, 0.0, end_s)
+    halves = [Slice(b, e, within(slices, b, e)) for b, e in ((0.0, middle), (middle, end_s)) if e > b]
+    again = within(halves, 0.0, end_s)
     assert again.totals == pytest.approx(whole.totals)
     assert again.means == pytest.approx(whole.means)
 

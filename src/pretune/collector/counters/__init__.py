@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pretune.collector.counters.base import CounterProvider, Readings
+import time
+
+from pretune.collector.counters.base import CounterProvider, Readings, joined
 
 __all__ = ["CounterProvider", "Counters", "Readings", "all_providers"]
 
@@ -49,16 +51,24 @@ class Counters:
         return any(provider.intrusive for provider in self.providers)
 
     def start(self) -> None:
+        self._spells: list[tuple[float, Readings]] = []
+        self.resume()
+
+    def pause(self) -> None:
+        """What is read until ``resume`` is none of it."""
+        self._spells.append((time.perf_counter() - self._resumed_s, self.read()))
+
+    def resume(self) -> None:
         for provider in self.providers:
             provider.start()
+        self._resumed_s = time.perf_counter()
 
     def stop(self, steps: int) -> dict[str, float]:
-        """Totals, their share of each of ``steps`` optimizer steps, and means, by name."""
-        return self.read().by_name(steps)
+        """Totals, their share of each of ``steps`` optimizer steps, and means, by name, without pauses."""
+        self.pause()
+        return joined(self._spells).by_name(steps)
 
     def read(self) -> Readings:
         """Stop, with the readings of all as one."""
         every = [provider.stop() for provider in reversed(self.providers)]
-        totals = {name: amount for read in every for name, amount in read.totals.items()}
-        means = {name: mean for read in every for name, mean in read.means.items()}
-        return Readings(totals, means)
+        return joined([(1.0, read) for read in every])

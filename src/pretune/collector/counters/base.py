@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -14,6 +15,8 @@ class Readings:
 
     totals: dict[str, float] = field(default_factory=dict)  # amounts: what was added meanwhile
     means: dict[str, float] = field(default_factory=dict)  # gauges: their mean over that time
+    first: dict[str, float] = field(default_factory=dict)  # what was read at ``start`` alone
+    last: dict[str, float] = field(default_factory=dict)  # what was read at ``stop`` alone
 
     def per_step(self, steps: int) -> dict[str, float]:
         """The totals by step, as ``cpu_user_s_per_step``; nothing when no step was made."""
@@ -22,8 +25,25 @@ class Readings:
         return {_per_step(name): amount / steps for name, amount in self.totals.items()}
 
     def by_name(self, steps: int) -> dict[str, float]:
-        """Totals, their share of each of ``steps`` optimizer steps, and means."""
-        return self.totals | self.per_step(steps) | self.means
+        """Totals, their share of each of ``steps`` optimizer steps, means, and what was read but once."""
+        return self.totals | self.per_step(steps) | self.means | self.first | self.last
+
+
+def joined(spells: Sequence[tuple[float, Readings]]) -> Readings:
+    """One reading of several spells, each with its seconds: totals add up, means weigh by the time."""
+    totals: dict[str, float] = {}
+    weighed: dict[str, tuple[float, float]] = {}
+    first: dict[str, float] = {}
+    last: dict[str, float] = {}
+    for seconds, read in spells:
+        for name, amount in read.totals.items():
+            totals[name] = totals.get(name, 0.0) + amount
+        for name, mean in read.means.items():
+            amount, time_s = weighed.get(name, (0.0, 0.0))
+            weighed[name] = amount + mean * seconds, time_s + seconds
+        first, last = read.first | first, last | read.last
+    means = {name: amount / time_s for name, (amount, time_s) in weighed.items() if time_s}
+    return Readings(totals, means, first, last)
 
 
 def _per_step(name: str) -> str:

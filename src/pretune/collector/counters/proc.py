@@ -22,7 +22,7 @@ class ProcCounters(CounterProvider):
         self._before = self._faults()
 
     def stop(self) -> Readings:
-        return Readings(grown(self._before, self._faults()), {"load_average_1min": os.getloadavg()[0]})
+        return Readings(grown(self._before, self._faults()), last={"load_average_1min": os.getloadavg()[0]})
 
     def _faults(self) -> dict[str, float]:
         try:

@@ -31,13 +31,13 @@ class PsutilCounters(CounterProvider):
         self._before = self._absolute()
 
     def stop(self) -> Readings:
-        after, ends = self._absolute(), {}
+        after, first, last = self._absolute(), {}, {}
         for way in ("sent", "received"):
             counter = f"net_{way}_bytes.{self._link}"
             if counter in after and counter in self._before:
-                ends[f"link_{way}_start_bytes"] = self._before[counter]
-                ends[f"link_{way}_end_bytes"] = after[counter]
-        return Readings(grown(self._before, after), ends)
+                first[f"link_{way}_start_bytes"] = self._before[counter]
+                last[f"link_{way}_end_bytes"] = after[counter]
+        return Readings(grown(self._before, after), first=first, last=last)
 
     def _absolute(self) -> dict[str, float]:
         return {**self._of_process(), **_of_network()}

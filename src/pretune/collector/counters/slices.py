@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pretune.collector.counters import Counters, Readings, outside_providers
+from pretune.collector.counters.base import joined
 
 SLICE_S = 1.0
 MOST = 512  # slices that are kept; then each two become one, and slices twice as long
@@ -22,21 +23,16 @@ class Slice:
     readings: Readings
 
 
-def joined(slices: Sequence[Slice], begin_s: float, end_s: float) -> Readings:
+def within(slices: Sequence[Slice], begin_s: float, end_s: float) -> Readings:
     """The readings of a span. Of a slice that lies in it in part, that part of its totals counts."""
-    totals: dict[str, float] = {}
-    sums: dict[str, float] = {}
-    weights: dict[str, float] = {}
+    spells = []
     for each in slices:
         inside_s = min(end_s, each.end_s) - max(begin_s, each.begin_s)
-        if inside_s <= 0:
-            continue
-        for name, amount in each.readings.totals.items():
-            totals[name] = totals.get(name, 0.0) + amount * inside_s / (each.end_s - each.begin_s)
-        for name, mean in each.readings.means.items():
-            sums[name] = sums.get(name, 0.0) + mean * inside_s
-            weights[name] = weights.get(name, 0.0) + inside_s
-    return Readings(totals, {name: total / weights[name] for name, total in sums.items()})
+        if inside_s > 0:
+            share = inside_s / (each.end_s - each.begin_s)
+            totals = {name: amount * share for name, amount in each.readings.totals.items()}
+            spells.append((inside_s, replace(each.readings, totals=totals)))
+    return joined(spells)
 
 
 class Slices:
@@ -62,7 +58,7 @@ class Slices:
 
     def between(self, begin_s: float, end_s: float) -> Readings:
         """The readings between two times of :func:`time.monotonic`."""
-        return joined(self._slices, begin_s, end_s)
+        return within(self._slices, begin_s, end_s)
 
     def _watch(self) -> None:
         ended = False
@@ -84,4 +80,4 @@ class Slices:
 
 def _one(first: Slice, second: Slice) -> Slice:
     begin_s, end_s = first.begin_s, second.end_s
-    return Slice(begin_s, end_s, joined([first, second], begin_s, end_s))
+    return Slice(begin_s, end_s, within([first, second], begin_s, end_s))

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import wraps
 from types import TracebackType
 from typing import Any
 
@@ -50,6 +51,21 @@ class Attached:
         if self._pause is not None:
             self._pause.__exit__(None, None, None)
             self._pause = None
+
+    def outside(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        """``work`` as it is, but no part of a step; one such thing may call another."""
+
+        @wraps(work)
+        def called(*rest: Any, **more: Any) -> Any:
+            if self._pause is not None:
+                return work(*rest, **more)
+            self.pause()
+            try:
+                return work(*rest, **more)
+            finally:
+                self.resume()
+
+        return called
 
     def end(self, error: BaseException | None = None) -> None:
         """The training ended, well or with ``error``."""

@@ -45,20 +45,15 @@ class PretuneCallback(Callback):  # type: ignore[misc]  # lightning has no types
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._steps = trainer.global_step
         self._attached.begin(lambda: self._recorder(trainer))
-
-    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-        self._attached.resume()
+        # whole, since hooks see neither the setting up of a validation nor the end of a checkpoint
+        validation = trainer.fit_loop.epoch_loop.val_loop
+        validation.run = self._attached.outside(validation.run)
+        trainer.save_checkpoint = self._attached.outside(trainer.save_checkpoint)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
         if trainer.global_step > self._steps:  # an optimizer step, not a part of its window
             self._steps = trainer.global_step
             self._attached.step(outputs["loss"] if isinstance(outputs, dict) else outputs)
-
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        self._attached.pause()
-
-    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        self._attached.pause()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._attached.end()

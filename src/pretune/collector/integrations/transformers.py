@@ -46,6 +46,13 @@ class PretuneCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         said = [entry["loss"] for entry in state.log_history[-1:] if "loss" in entry]
         self._attached.step(said[0] if said else None)
+        self._pause(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._pause(control)
+
+    def _pause(self, control: Any) -> None:
+        """Until the next step begins, where an evaluation or a checkpoint is to come."""
         if control.should_evaluate or control.should_save:
             self._attached.pause()
 
