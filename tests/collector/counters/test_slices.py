@@ -61,7 +61,7 @@ def test_another_process_is_read_while_it_works_and_when_it_is_gone():
     worked, rested = slices.between(began_s, killed_s), slices.between(killed_s + 0.1, time.monotonic())
     assert 0 < worked.totals["cpu_user_s"] <= 1.1 * (killed_s - began_s)
     assert "cpu_user_s" not in rested.totals
-    assert "load_average_1min" in rested.means
+    assert "load_average_1min" in rested.last
 
 
 def test_a_long_command_is_kept_in_slices_that_grow(monkeypatch):

@@ -111,7 +111,8 @@ def _index(file: str) -> dict[str, str]:
 
 
 def _normal(name: str) -> str:
-    return re.sub(r"[^a-z0-9.]", "", name.casefold())
+    """Without what people write in many ways: case, spaces, and the vendor's name before the device's."""
+    return re.sub(r"[^a-z0-9.]", "", name.casefold()).removeprefix("nvidia").removeprefix("amd")
 
 
 def _find(what: str, name: str, file: str) -> str:
