@@ -27,6 +27,7 @@ SCORES_FORWARD, SCORES_BACKWARD = 6.0, 10.0
 # the activation function, by its width
 WHOLE = np.array([11.0, 19.0])
 COPIES = np.array([4.0, 8.0])
+EAGER_NORMS = np.array([32.0, 58.0])  # more, where the operations of both norms run one by one, in fp32
 FUNCTION, GATED_FUNCTION = np.array([2.0, 3.0]), np.array([3.0, 5.0])
 HOST_LINK_BYTES_PER_S = 2.5e10  # assumed: PCIe 4 x16, one way
 # per weight: gradient and master read, master written; each moment read and written; fp32
@@ -125,11 +126,12 @@ def _activations_s(setup: Setup, forward: Array) -> Array:
     """(n,) of ``forward`` forward passes and a backward one."""
     width = setup.experts_per_token * setup.ffn / setup.hidden
     function = np.where(setup.mlp_matrices[:, None] > 2, GATED_FUNCTION, FUNCTION) * width[:, None]
-    whole = WHOLE / np.where(setup.sequence_parallel, setup.tp, 1.0)[:, None]
+    whole = WHOLE + EAGER_NORMS * setup.eager_norm[:, None]
+    whole = whole / np.where(setup.sequence_parallel, setup.tp, 1.0)[:, None]
     elements = whole + (COPIES + function) / setup.tp[:, None]
     passes = elements[:, 0] * forward + elements[:, 1]
     size = setup.element * setup.tokens * setup.hidden * np.where(setup.compiled, 0.6, 1.0)
-    return passes * size / setup.memory_bytes_per_s
+    return np.asarray(passes * size / setup.memory_bytes_per_s)
 
 
 def _attention_s(setup: Setup) -> Array:

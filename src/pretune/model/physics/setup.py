@@ -76,6 +76,7 @@ class Setup:
     selective_checkpointing: Flags
     fused_attention: Flags
     attention_stated: Flags
+    eager_norm: Flags  # each operation of a norm by a kernel of its own, in fp32
     compiled: Flags
     overlap: Flags
     offload: Flags
@@ -201,6 +202,7 @@ def _choices(frame: pl.DataFrame) -> dict[str, Array | Flags]:
         "selective_checkpointing": _is(frame, "knob.activation_checkpointing", "selective"),
         "fused_attention": ~attention.str.contains(r"eager|\btorch\b|naive|math|softmax").to_numpy(),
         "attention_stated": (attention != "").to_numpy(),
+        "eager_norm": numbers(frame, "knob.rmsnorm_kernel", 1.0) == 0,
         "compiled": numbers(frame, "knob.compile", 0.0) > 0,
         "offload": _is(frame, "knob.offload_optimizer", "cpu"),
         "element": _bytes(_precision(frame)),
