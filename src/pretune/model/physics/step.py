@@ -32,7 +32,7 @@ DEVICE = {
     "attention": (0.0, 0.5),
     "score_traffic": (0.0, 0.5),
     "activation_traffic": (0.0, 0.4),
-    "kernels": (0.0, 0.7),
+    "kernels": (0.0, 0.4),
     "loss_traffic": (0.0, 0.4),
     "gradient_accumulation": (0.0, 0.4),
     "tensor_parallel_inside": (0.0, 0.3),
