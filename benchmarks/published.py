@@ -143,6 +143,8 @@ def _model() -> dict[str, pl.Expr]:
     expert = pl.col("comm_knobs").str.json_path_match("$['moe-ffn-hidden-size']").cast(pl.Int64)
     for pattern, size in EXPERT_FFN.items():
         expert = pl.when(name.str.contains(pattern)).then(size).otherwise(expert)
+    # what the MFU and the step times that Aleph Alpha published imply, as the shared data's notes say
+    vocabulary = pl.when(pl.col("source_id") == "aleph_alpha_layouts").then(128_000)
     many = whole("n_experts").is_not_null()
     return {
         "model.name": pl.col("model_name"),
@@ -151,7 +153,7 @@ def _model() -> dict[str, pl.Expr]:
         "model.heads": whole("n_heads"),
         "model.kv_heads": pl.coalesce(whole("n_kv_heads"), whole("n_heads")),
         "model.ffn_size": pl.coalesce(pl.when(many).then(expert), whole("ffn_hidden_size"), first_llama),
-        "model.vocabulary": whole("vocab_size"),
+        "model.vocabulary": pl.coalesce(whole("vocab_size"), vocabulary),
         "model.gated_mlp": pl.when(swiglu).then(True).otherwise(gated),
         "model.tied_embeddings": pl.when(gated.is_not_null()).then(
             name.str.contains(TIED) & ~name.str.contains("gpt-oss")

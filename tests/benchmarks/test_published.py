@@ -143,3 +143,9 @@ def test_every_source_is_read_and_its_figures_agree() -> None:
         ratio = (frame["tokens_per_s_per_device"] * devices / frame["tokens_per_s"]).drop_nulls()
         assert ((ratio - 1).abs() < 0.02).all(), name
         assert frame["trial_id"].is_unique().all()
+
+
+def test_the_vocabulary_of_aleph_alpha_is_the_one_its_figures_imply(read) -> None:  # type: ignore[no-untyped-def]
+    assert read(source_id="aleph_alpha_layouts")["model.vocabulary"] == 128_000
+    assert read(source_id="aleph_alpha_layouts", vocab_size=50_000)["model.vocabulary"] == 50_000
+    assert read(source_id="another")["model.vocabulary"] is None

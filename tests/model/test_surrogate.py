@@ -22,6 +22,7 @@ from pretune.model import (
     cross_validate,
 )
 from pretune.model.evaluation import predictions, scores
+from pretune.model.surrogate import trusted
 
 
 def held_out(surrogate: Predictor, learned: int, platform: str = "slow") -> dict[str, float]:
@@ -215,3 +216,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         BoostedTrees.load(tmp_path / "nowhere")
     with pytest.raises(InputError, match="its own class"):
         RandomSurrogate.load(tmp_path)
+
+
+def test_a_key_with_many_rows_does_not_outvote_the_others() -> None:
+    """The trees are right about one key of a thousand rows, and wrong about five of ten each."""
+    groups = np.repeat([0, 1, 2, 3, 4, 5], [1000, 10, 10, 10, 10, 10])
+    trees = np.full(len(groups), 0.5)
+    assert trusted(np.where(groups == 0, 0.5, -0.5), trees, groups) == 0
+    assert trusted(np.where(groups == 0, -0.5, 0.5), trees, groups) > 0.6
+    assert trusted(np.full(len(groups), np.nan), trees, groups) == 0.5

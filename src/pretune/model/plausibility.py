@@ -24,7 +24,7 @@ BEYOND = np.log(300.0)
 # ... and at least this far from the platform's middle, or the fault is its neighbours'
 ASTRAY = np.log(30.0)
 NEIGHBOURS = 7
-EXACT = 0.15  # of log throughput: how well a factor must be the accumulation steps to be called that
+EXACT = 0.25  # of log throughput: how well a factor must be the accumulation steps to be called that
 SPREADS = 8.0  # ... and how many usual deviations it must be away
 LEAST_STEPS = 3.0
 FEWEST = 20  # trials of a platform whose usual deviation is known

@@ -41,6 +41,7 @@ UNKNOWN_SD = 5.0  # ... where there is no physics
 AT_ONCE = 32_768  # rows predicted by one thread in one go
 HELD_OUT_ROWS = 20_000  # of which errors are measured; more say nothing new
 UNTRIED = 0.5  # a correction's weight before anything was held out, in squares of log throughput
+KEY_ROWS = 5.0  # what all rows of one key are worth at most, when the trees are judged
 PRIOR_ROWS = 5  # how many trials the prior is worth when the interval is set
 
 
@@ -126,10 +127,7 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
             if groups.tobytes() not in done:
                 done[groups.tobytes()] = self._held_out(good[some], x[some], points[some], groups, baseline)
             level, trees, _ = done[groups.tobytes()]
-            known = np.isfinite(level)
-            right = level[known] @ trees[known] + UNTRIED
-            right = right / (trees[known] @ trees[known] + 2 * UNTRIED)
-            self.trust_[kind] = float(np.clip(right, 0.0, 1.0))
+            self.trust_[kind] = trusted(level, trees, groups)
             error = level - self.trust_[kind] * trees
             # as many levels were held out as there are keys, however many the rows
             self.level_sds_[kind] = level_sd(error, keys[some].to_list(), prior_sd(self.baseline_) / 2)
@@ -256,6 +254,15 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
         model.check_rows_ = rows_frame(sheet["check"]["rows"])
         verify(model, folder, sheet)
         return model
+
+
+def trusted(level: Array, trees: Array, groups: NDArray[np.int64]) -> float:
+    """The share, 0 to 1, of the ``trees``' correction (n,) that proved right, by what is over physics and
+    ``level`` (n,), both held out by ``groups`` (n,): errors of one are alike, however many its rows."""
+    weight = np.minimum(1.0, KEY_ROWS / np.bincount(groups)[groups])
+    known = np.isfinite(level)
+    right = (weight * level)[known] @ trees[known] + UNTRIED
+    return float(np.clip(right / ((weight * trees)[known] @ trees[known] + 2 * UNTRIED), 0.0, 1.0))
 
 
 def level_sd(error: Array, keys: Sequence[str], prior: float) -> float:

@@ -125,17 +125,32 @@ def data_parallel(setup: Setup) -> Traffic:
 def tensor_parallel(setup: Setup) -> Traffic:
     """Two all-reduces of the activations per layer forward, two backward (Shoeybi et al. 2019,
     arXiv:1909.08053, section 3), two more where the forward pass is run again."""
-    calls = np.where(setup.full_checkpointing, 6.0, 4.0) * setup.layers / setup.pp * setup.accumulation
+    calls = _split_calls(setup) * setup.layers / setup.pp * setup.accumulation
     moved = 2 * ring(setup.tp) * calls * setup.tokens * setup.hidden * setup.element
     return _traffic(setup, setup.tp, np.ones_like(setup.tp), moved, calls)
 
 
+def _split_calls(setup: Setup) -> Array:
+    return np.where(setup.full_checkpointing, 6.0, 4.0)
+
+
+def tensor_parallel_exposed_s(setup: Setup, wire_s: Array, products_s: Array) -> Array:
+    """(n,) seconds of ``wire_s`` that nothing hides: Megatron-LM sends the two of the backward pass while it
+    computes the weights' gradients of the products that split columns (Korthikanti et al. 2022,
+    arXiv:2205.05198, section 6), about half of a forward pass of ``products_s`` (n,)."""
+    back = 2 / _split_calls(setup) * wire_s
+    return np.where(setup.megatron_core, wire_s - np.minimum(HIDDEN * back, products_s / 2), wire_s)
+
+
 def pipeline_parallel(setup: Setup) -> Traffic:
     """The activations of a micro batch to the next stage and their gradients back, once per virtual
-    stage (Narayanan et al. 2021, arXiv:2104.04473, section 3.2)."""
+    stage (Narayanan et al. 2021, arXiv:2104.04473, section 3.2). Each tensor-parallel rank sends its
+    share, and the others' is gathered inside the node, in Megatron-LM (ibid., section 4.1) and
+    DeepSpeed (0.19.8, runtime/pipe/engine.py, is_pipe_partitioned)."""
     calls = 2 * setup.vp * setup.accumulation * (setup.pp > 1)
     moved = calls * setup.tokens * setup.hidden * setup.element
-    moved = np.where(setup.sequence_parallel, moved / setup.tp, moved)
+    share = setup.sequence_parallel | setup.megatron | setup.deepspeed
+    moved = np.where(share, moved / setup.tp, moved)
     return _traffic(setup, setup.pp, setup.tp * setup.cp * setup.dp, moved, calls)
 
 

@@ -15,6 +15,9 @@ CONTEXT_BYTES = (2.0e9, 4e7)
 FRAGMENTATION = 1.05  # assumed: reserved over allocated
 # 16-bit logits, their fp32 copy, its exponentials, and a gradient in fp32 and 16 bits; in fp32 three of these
 LOGIT_BYTES = (16.0, 12.0)
+# of tokens x hidden size, by both norms of a layer, each as its operations are written down: the input
+# in fp32 and the normalised one in 16 bits, where a kernel keeps its 16-bit input
+EAGER_NORM_BYTES = 8.0
 STATED_SD = 0.45  # of the log of a factor: how far off what is counted may be
 GUESSED_SD = 1.0  # ... where it is also open whether it is there at all
 
@@ -35,6 +38,7 @@ KINDS = {
     "optimizer_if_sharded": Kind(0.5, GUESSED_SD),
     "activations_whole": Kind(),  # not split over tensor-parallel ranks: norms, dropouts, their inputs
     "activations_split": Kind(),
+    "norms": Kind(),  # what norms without a kernel of their own keep beyond it
     "checkpoints": Kind(),
     "scores": Kind(),
     "logits": Kind(),
@@ -127,24 +131,21 @@ def _shards(setup: Setup, stage: int) -> Array:
 
 @once
 def _layer(setup: Setup) -> tuple[Array, Array, Array]:
-    """(n,) bytes of one layer and micro batch that tensor parallelism leaves whole, splits, and of scores."""
+    """(n,) bytes that one layer keeps of one micro batch: what tensor parallelism leaves whole, what it
+    splits, and scores.
+
+    Korthikanti et al. 2022, arXiv:2205.05198: eq. 1 (one rank), eq. 2 (tensor parallel) and eq. 4 (with
+    sequence parallelism). Their counts are in 16-bit elements; the MLP's 19 s b h is theirs at ffn =
+    4 h, scaled by ffn / h here. A gated MLP keeps two products, the function's output and the gated one:
+    8 bytes; Megatron-LM's kernel of the last two (bias_swiglu_fusion) works the function out again.
+    """
     unit = setup.tokens * setup.hidden * setup.element / 2
     ratio = setup.experts_per_token * setup.ffn / setup.hidden
-    split = 8 + np.where(setup.mlp_matrices > 2, 6.0, 4.0) * ratio
+    gated = np.where(setup.megatron_core & ~setup.nanotron, 6.0, 8.0)
+    split = 8 + np.where(setup.mlp_matrices > 2, gated, 4.0) * ratio
     scores = 5 * setup.heads * setup.sequence / setup.hidden
     whole = np.where(setup.sequence_parallel, 10.0 / setup.tp, 10.0)
     return unit * whole, unit * split / setup.tp, unit * scores / setup.tp
-
-
-def layer_activation_bytes(setup: Setup, keep_attention: Flags) -> Array:
-    """(n,) what one layer keeps of one micro batch for its backward pass.
-
-    Korthikanti et al. 2022, arXiv:2205.05198: eq. 1 (one rank), eq. 2 (tensor parallel) and eq. 4
-    (with sequence parallelism), the last term only where attention keeps its scores. Their
-    counts are in 16-bit elements; the MLP's 19 s b h is theirs at ffn = 4 h, scaled by ffn / h here.
-    """
-    whole, split, scores = _layer(setup)
-    return whole + split + scores * keep_attention
 
 
 def _activations(setup: Setup, held: Array) -> dict[str, Array]:
@@ -159,8 +160,10 @@ def _activations(setup: Setup, held: Array) -> dict[str, Array]:
     full = setup.full_checkpointing
     kept = np.where(full, 1.0, held)
     dropped = setup.fused_attention | (setup.selective_checkpointing & ~full)
+    norms = setup.tokens * setup.hidden * np.where(setup.eager_norm, EAGER_NORM_BYTES, 0.0)
     return {
         "activations_whole": kept * whole,
+        "norms": kept * norms / np.where(setup.sequence_parallel, setup.tp, 1.0),
         "activations_split": kept * split,
         "checkpoints": np.where(full, held * inputs, 0.0),
         "scores": np.where(dropped, 0.0, kept * scores),

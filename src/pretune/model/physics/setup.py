@@ -27,7 +27,9 @@ A100_FLOPS_PER_S = 312e12  # NVIDIA A100 data sheet, bf16
 # assumed: share of a vendor's link bandwidth that a collective reaches; all-reduce on an A100 moves some 235
 # of 300 GB/s inside a node (NCCL tests), and nearly what a network card has between nodes
 INSIDE_SHARE, BETWEEN_SHARE = 0.78, 0.9
-SUSTAINED = 0.75  # assumed: share of the vendor's dense peak that large matrix products reach
+# share of an A100's dense peak that the best of matrix products reach (S. Bekman, ML Engineering, maximum
+# achievable matmul FLOPS); and, assumed, of a vendor's memory bandwidth that a kernel reaches
+SUSTAINED, MEMORY_SHARE = 0.87, 0.87
 BUCKET_ELEMENTS = 5e8  # DeepSpeed's default reduce_bucket_size
 PREFETCH_ELEMENTS = 5e7  # ... stage3_prefetch_bucket_size
 PERSISTENT_ELEMENTS = 1e5  # ... stage3_param_persistence_threshold
@@ -83,6 +85,7 @@ class Setup:
     selective_checkpointing: Flags
     fused_attention: Flags
     attention_stated: Flags
+    eager_norm: Flags  # each operation of a norm by a kernel of its own, in fp32
     compiled: Flags
     overlap: Flags
     offload: Flags
@@ -97,12 +100,13 @@ class Setup:
     live_parameters: Array
     sharding_stated: Flags  # whether the optimizer is sharded is known, not assumed
     megatron: Flags  # of Megatron-LM's kind: gradients add up in fp32, the loss is computed on split logits
+    megatron_core: Flags  # ... and not of DeepSpeed's fork: communicates during the backward pass's products
     nanotron: Flags  # gives the pipeline's last stage fewer layers, and reports the first one's memory
     optimizer_states: Array  # fp32 moments per weight: two of Adam, none of plain SGD
     matmul_flops_per_s: Array
     attention_flops_per_s: Array  # and of logits: 16-bit where the layers' products are 8-bit
     eight_bit: Flags
-    log_peak: Array  # of a vendor's 16-bit peak over an A100's; 0 where a probe measured the rate
+    log_peak: Array  # of a vendor's 16-bit peak over an A100's, if larger; 0 where a probe measured the rate
     memory_bytes_per_s: Array
     memory_bytes: Array
     intra_bytes_per_s: Array
@@ -210,6 +214,7 @@ def _choices(frame: pl.DataFrame) -> dict[str, Array | Flags]:
         "selective_checkpointing": _is(frame, "knob.activation_checkpointing", "selective"),
         "fused_attention": ~attention.str.contains(r"eager|\btorch\b|naive|math|softmax").to_numpy(),
         "attention_stated": (attention != "").to_numpy(),
+        "eager_norm": numbers(frame, "knob.rmsnorm_kernel", 1.0) == 0,
         "compiled": numbers(frame, "knob.compile", 0.0) > 0,
         "offload": _is(frame, "knob.offload_optimizer", "cpu"),
         "element": _bytes(_precision(frame)),
@@ -224,6 +229,8 @@ def _family(frame: pl.DataFrame) -> dict[str, Array | Flags]:
     return {
         "sharding_stated": np.isfinite(numbers(frame, "knob.zero_stage")) | default_is_known,
         "megatron": name.str.contains(r"megatron|nemo|nanotron").to_numpy(),
+        "megatron_core": name.str.contains(r"^(megatron|nemo|nanotron)").to_numpy()
+        & ~name.str.contains("deepspeed").to_numpy(),
         "nanotron": _nanotron(frame),
     }
 
@@ -284,7 +291,8 @@ def _rates(frame: pl.DataFrame, host: Flags) -> dict[str, Array]:
     inter = np.where(between > 0, between, assumed(INTER_BYTES_PER_S))
     link = np.where(one_node, numbers(frame, "intra_node.latency_s"), numbers(frame, "inter_node.latency_s"))
     latency = _positive(frame, "fingerprint.allreduce_latency_s", link)
-    memory = _positive(frame, "accelerator.memory_bandwidth_bytes_per_s", assumed(MEMORY_BYTES_PER_S))
+    stream = np.where(host, 1.0, MEMORY_SHARE) * numbers(frame, "accelerator.memory_bandwidth_bytes_per_s")
+    memory = np.where(stream > 0, stream, assumed(MEMORY_BYTES_PER_S))
     precision = _precision(frame)
     eight_bit = precision.is_in(NARROW)
     wide = precision.replace(dict.fromkeys(NARROW, "bf16"))
@@ -294,7 +302,7 @@ def _rates(frame: pl.DataFrame, host: Flags) -> dict[str, Array]:
         "matmul_flops_per_s": _matmul(frame, precision, assumed(MATMUL_FLOPS_PER_S)),
         "attention_flops_per_s": _matmul(frame, wide, assumed(MATMUL_FLOPS_PER_S)),
         "eight_bit": eight_bit.to_numpy(),
-        "log_peak": np.where(host, 0.0, np.log(peak / A100_FLOPS_PER_S)),
+        "log_peak": np.where(host, 0.0, np.log(np.maximum(peak / A100_FLOPS_PER_S, 1.0))),
         "memory_bytes_per_s": _positive(frame, "fingerprint.copy_bytes_per_s", memory),
         "memory_bytes": _positive(frame, "accelerator.memory_bytes", np.nan),
         "intra_bytes_per_s": np.where(one_node & (bus > 0), bus, intra),

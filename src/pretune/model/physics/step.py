@@ -32,6 +32,7 @@ DEVICE = {
     "attention": (0.0, 0.5),
     "score_traffic": (0.0, 0.5),
     "activation_traffic": (0.0, 0.4),
+    "kernels": (0.0, 0.4),
     "loss_traffic": (0.0, 0.4),
     "gradient_accumulation": (0.0, 0.4),
     "tensor_parallel_inside": (0.0, 0.3),
@@ -109,7 +110,8 @@ def read_parts(setup: Setup) -> Parts:
     )
     across = setup.tp > setup.local
     each = 1 / setup.accumulation
-    scores = layers * layer.passes * layer.scores
+    split = communication.tensor_parallel_exposed_s(setup, tensor.wire_s * each, layers * layer.products)
+    scores = layers * layer.scores
     # selective recomputation says that there are scores to drop, unless a fused kernel is stated
     eager = ~setup.fused_attention | (setup.selective_checkpointing & ~setup.attention_stated)
     device = {
@@ -117,12 +119,12 @@ def read_parts(setup: Setup) -> Parts:
         "operand_traffic": layers * layer.passes * layer.operands,
         "attention": layers * layer.attention_passes * layer.attention,
         "score_traffic": scores * eager,
-        # each pass reads and writes; the backward pass what the forward pass kept
-        "activation_traffic": layers * (2 * layer.passes - 2) * layer.activations,
+        "activation_traffic": layers * layer.activations,
+        "kernels": layers * layer.passes * layer.kernels,
         "loss_traffic": loss,
-        "gradient_accumulation": flops.accumulate_s(setup),
-        "tensor_parallel_inside": np.where(across, 0.0, tensor.wire_s * each),
-        "tensor_parallel_across": np.where(across, tensor.wire_s * each, 0.0),
+        "gradient_accumulation": flops.accumulate_s(setup, layers * layer.products),
+        "tensor_parallel_inside": np.where(across, 0.0, split),
+        "tensor_parallel_across": np.where(across, split, 0.0),
         "context_parallel": communication.exposed_s(setup, context.wire_s * each, layers * layer.backward_s),
         "expert_parallel": expert.wire_s * each,
     }

@@ -40,7 +40,7 @@ _SHARES = {
     ),
     "pipeline_parallel": (("pipeline_parallel",), "communication"),
     "optimizer": (("optimizer",), "memory_traffic"),
-    "launch": (("launch", "step_overhead"), None),
+    "launch": (("kernels", "launch", "step_overhead"), None),
     "latency": (("latency",), None),
     "bubble": (("bubble",), None),
 }
