@@ -1,6 +1,7 @@
 """A command seen from outside: which of its processes trains, and on what."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,18 +11,18 @@ import psutil
 import pytest
 
 from pretune.collector.outside import Outside
-from pretune.collector.process import family, kill
 
 BURNS = f"{sys.executable} -c 'while True: pass'"
 
 
 @contextmanager
 def running(script, **environment):
-    with subprocess.Popen(["bash", "-c", script], env={**os.environ, **environment}) as shell:
+    command = ["bash", "-c", script]
+    with subprocess.Popen(command, env={**os.environ, **environment}, start_new_session=True) as shell:
         try:
             yield shell.pid
         finally:
-            kill(family(shell.pid))
+            os.killpg(shell.pid, signal.SIGKILL)  # one that is being forked has no parent to find it by yet
 
 
 def settled(outside, wanted):
