@@ -81,10 +81,14 @@ class StatedWorkload(Spec):
         return self
 
     @property
+    def global_batch_sequences(self) -> int | None:
+        tokens, length = self.global_batch_tokens, self.sequence_length
+        return tokens // length if tokens and length else None
+
+    @property
     def name(self) -> str:
         """Such as ``llama-2-7b-4096x512-bf16``; "?" for what is unknown."""
-        tokens, length = self.global_batch_tokens, self.sequence_length
-        sequences = tokens // length if tokens and length else None
+        length, sequences = self.sequence_length, self.global_batch_sequences
         return f"{self.model.name}-{length or '?'}x{sequences or '?'}-{self.precision or '?'}"
 
 
