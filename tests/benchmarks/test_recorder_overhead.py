@@ -8,7 +8,7 @@ import recorder_overhead
 from pretune.datasets import Status, TrialStore
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_recording_a_training_step_costs_next_to_nothing(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")

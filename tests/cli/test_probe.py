@@ -31,7 +31,7 @@ def test_wrong_input_is_one_line_and_starts_nothing(pretune, tmp_path, arguments
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_it_writes_is_a_platform_for_the_other_commands(pretune, write_job, tmp_path, monkeypatch):
     tiny = probe.Plan(
         matrix_sizes={"cpu": (64, 128)},

@@ -333,7 +333,7 @@ def launched(record, tmp_path, *words):
     return done, trial
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_deepspeed_launch_on_two_ranks_agrees_with_its_own_stopwatch(record, tmp_path):
     done, trial = launched(record, tmp_path, 40)
     assert done.returncode == 0

@@ -85,7 +85,14 @@ def test_the_link_carries_what_the_framework_declares(cluster, tmp_path):
     assert trials[1].step_time_s > 1.2 * trials[0].step_time_s  # three volumes against two
 
 
-@pytest.mark.parametrize(("rate", "bytes_per_s"), [("1gbit", 125e6), ("200mbit", 25e6), ("50mbit", 6.25e6)])
+@pytest.mark.parametrize(
+    ("rate", "bytes_per_s"),
+    [
+        pytest.param("1gbit", 125e6, marks=pytest.mark.long),
+        ("200mbit", 25e6),
+        pytest.param("50mbit", 6.25e6, marks=pytest.mark.long),
+    ],
+)
 def test_a_probe_finds_the_rate_of_the_link(cluster, tmp_path, rate, bytes_per_s):
     cluster(rate)
     with HostsLauncher(HOSTS, tmp_path, warm=True) as launcher:
@@ -95,6 +102,7 @@ def test_a_probe_finds_the_rate_of_the_link(cluster, tmp_path, rate, bytes_per_s
     assert found.intra_node.bandwidth_bytes_per_s is None  # one device a node
 
 
+@pytest.mark.long
 def test_a_device_s_link_between_nodes_is_its_share_of_what_its_node_s_devices_share(cluster, tmp_path):
     cluster("200mbit")
     hosts = [host.model_copy(update={"ranks": 2}) for host in HOSTS]
@@ -107,6 +115,7 @@ def test_a_device_s_link_between_nodes_is_its_share_of_what_its_node_s_devices_s
     assert found.intra_node.bandwidth_bytes_per_s > 50e6
 
 
+@pytest.mark.long
 def test_gloo_puts_on_the_wire_what_the_probe_counts(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     cluster("1gbit")

@@ -19,7 +19,7 @@ class Slow(list):
         return super().__getitem__(index)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_evaluations_at_the_ends_of_epochs_are_no_part_of_a_step(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
