@@ -35,6 +35,7 @@ print("ANSWER" + json.dumps({
     "sizes": [n for n, f in fields.items() if f.annotation is int],
     "switches": [n for n, f in fields.items() if "bool" in str(f.annotation)],
     "fields": list(fields),
+    "short": list(Zero.model_fields),
     "deprecated": [n for n, f in fields.items() if (f.json_schema_extra or {}).get("deprecated")],
     "removed": [*c._REMOVED_TOP_LEVEL_CONFIG_KEYS, *c._REMOVED_ZERO_CONFIG_KEYS],
 }))
@@ -70,6 +71,8 @@ def test_legal_is_what_deepspeed_takes_and_the_resolved_file_too(tmp_path):
         {"fp16": {"enabled": True}, "bf16": {"enabled": True}},
         {"zero_optimization": {"stage": 1, "cpu_offload": True}},
         {"amp": {"enabled": True}},
+        {"zero_optimization": {"stage": 3, "prefetch_bucket_size": 5e7, "max_live_parameters": 10}},
+        {"memory_break_down": True},
     )
     asked = [(trio, dp) for trio in trios for dp in (1, 3, 4)]
     asked += [({"train_batch_size": 8} | extra, 4) for extra in extras]
@@ -84,7 +87,8 @@ def test_legal_is_what_deepspeed_takes_and_the_resolved_file_too(tmp_path):
     assert set(answer["sizes"]) == set(SIZES)
     assert set(answer["deprecated"]) == set(DEPRECATED)
     assert set(answer["switches"]) == set(SWITCHES) | set(DEPRECATED)
-    assert set(answer["fields"]) == set(ZERO) | set(DEPRECATED)
+    both = {*answer["fields"], *answer["short"]}
+    assert both - set(DEPRECATED) == set(ZERO) | {"gather_fp16_weights_on_model_save"} & both
     assert set(answer["removed"]) == {name.removeprefix("zero_optimization.") for name in REMOVED}
     assert not set(TOP_LEVEL) & set(answer["removed"])
 
@@ -125,14 +129,28 @@ def test_lists_and_auto_become_every_configuration_that_they_mean(tmp_path):
     }
 
 
-def test_a_misspelt_key_is_a_problem_and_an_own_one_a_warning(tmp_path):
+def test_a_key_that_deepspeed_ignores_is_a_warning_with_what_was_meant(tmp_path):
     batch = {"train_batch_size": 8}
     near = judged(tmp_path, batch | {"gradient_acumulation_steps": 2})
-    assert not near.legal
-    assert near.problems[0].nearest == ("gradient_accumulation_steps",)
+    assert near.legal
+    assert near.warnings[0].nearest == ("gradient_accumulation_steps",)
     own = judged(tmp_path, batch | {"my_experiment": "a"})
     assert own.legal
     assert own.warnings[0].field == "my_experiment"
+
+
+def test_a_template_of_hugging_face_is_legal_and_says_what_was_taken(tmp_path):
+    auto = dict.fromkeys(TRIO, "auto") | {"zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}
+    verdict = judged(tmp_path, auto)
+    assert verdict.legal
+    assert verdict.warnings[0].field == TRIO[1]
+    assert verdict.resolved["config"]["train_batch_size"] == 8
+
+
+def test_megatron_deepspeed_keeps_an_argument_that_megatron_refuses(tmp_path):
+    for extra, legal in (("", False), (" --deepspeed", True)):
+        (tmp_path / "run.sh").write_text(f"{ARGUMENTS} --checkpoint-activations{extra}\n")
+        assert check(tmp_path / "run.sh", Devices.read("16")).legal is legal
 
 
 ARGUMENTS = """
@@ -165,7 +183,6 @@ torchrun pretrain_gpt.py ${ARGS[@]} $MODEL
         ("--expert-model-parallel-size 2", "16", "--expert-model-parallel-size"),
         ("--overlap-param-gather", "16", "--overlap-param-gather"),
         ("--batch-size 4", "16", "--batch-size"),
-        ("--micro-batch-size $MBS", "16", "--micro-batch-size"),
         ("", "4+12", None),
         ("", "6+10", "--tensor-model-parallel-size"),
     ],
@@ -201,6 +218,7 @@ def test_devices_that_are_none_are_refused(text):
         ("ds.json", "[]", "holds no object"),
         ("run.sh", "echo hello", "has no Megatron argument"),
         ("run.sh", "--micro-batch-size 'x", "mend the quotes"),
+        ("run.sh", "--micro-batch-size $((A * 2))", "--micro-batch-size: what the script computes"),
         ("job.yaml", "model: 3", "job.yaml"),
     ],
 )

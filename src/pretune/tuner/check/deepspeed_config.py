@@ -42,6 +42,8 @@ def judge(path: Path, devices: Devices, model: ModelSpec | None) -> Verdict:
     template = _read(path)
     verdict = Verdict("deepspeed", warnings=_keys(template, fatal=False))
     fatal = _keys(template, fatal=True)
+    if template.get(TRAIN, "auto") == template.get(MICRO) == "auto":
+        template[MICRO] = 1
     combinations, problems = 0, dict[Problem, None]()
     for config in _expanded(template, path):
         combinations += 1
@@ -89,11 +91,12 @@ def _keys(template: dict[str, Any], fatal: bool) -> list[Problem]:
             near = difflib.get_close_matches(key, ZERO, 1, 0.6)
             found.append(Problem(f"{SECTION}.{key}", "is no key of this section", tuple(near)))
     for key in template:
-        if key in TOP_LEVEL or key in REMOVED:
-            continue
-        near = difflib.get_close_matches(key, TOP_LEVEL, 1, ALIKE)
-        if bool(near) == fatal:  # DeepSpeed itself would ignore it, and train with the default
+        if not fatal and key not in TOP_LEVEL and key not in REMOVED:
+            near = difflib.get_close_matches(key, TOP_LEVEL, 1, ALIKE)
             found.append(Problem(key, "is no key of DeepSpeed, which ignores it silently", tuple(near)))
+    if not fatal and all(template.get(key, "auto") == "auto" for key in (TRAIN, MICRO)) and MICRO in template:
+        reason = "is left to whoever fills in the template (Hugging Face's Trainer); 1 is taken here"
+        found.append(Problem(MICRO, reason))
     if section is not None and not isinstance(section, dict) and fatal:
         found.append(Problem(SECTION, "is no object of settings"))
     return found

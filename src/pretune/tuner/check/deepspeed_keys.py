@@ -18,11 +18,18 @@ SIZES = (
     *("stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_module_granularity_threshold"),
     "zero_hpz_partition_size",
 )
+
+
+def _short(names: tuple[str, ...]) -> tuple[str, ...]:
+    """DeepSpeed takes those names without their prefix too."""
+    return tuple(name.removeprefix("stage3_") for name in names if name.startswith("stage3_"))
+
+
 # of zero_optimization, by kind
 ZERO = (
     {"stage": "stage"}
-    | dict.fromkeys(SWITCHES, "switch")
-    | dict.fromkeys(SIZES, "size")
+    | dict.fromkeys((*SWITCHES, *_short(SWITCHES)), "switch")
+    | dict.fromkeys((*SIZES, *_short(SIZES)), "size")
     | dict.fromkeys(("offload_param", "offload_optimizer", "zenflow", "leaf_module"), "section")
 )
 DEPRECATED = {
@@ -71,5 +78,5 @@ TOP_LEVEL = (
 # numbers that must be whole
 WHOLE = {
     *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
-    *("autotp_size", "sequence_parallel_size", *SIZES),
+    *("autotp_size", "sequence_parallel_size", *SIZES, *_short(SIZES)),
 }

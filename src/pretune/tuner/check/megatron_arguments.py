@@ -35,7 +35,6 @@ _GONE = {
     "batch_size": "--micro-batch-size",
     "model_parallel_size": "--tensor-model-parallel-size",
     "checkpoint_activations": "--recompute-granularity full --recompute-method uniform",
-    "recompute_activations_full": "--recompute-granularity full",
     "warmup": "--lr-warmup-fraction",
 }
 _NEEDS = (  # a flag, and the one without which it is refused
@@ -65,6 +64,12 @@ def judge(path: Path, devices: Devices, model: ModelSpec | None) -> Verdict:
     arguments = read_arguments(text_of(path), path)
     if not any(name in arguments for name in (*_COUNTS, *_GONE)):
         raise InputError(f"{path}: has no Megatron argument; give a list such as --micro-batch-size 1")
+    for name in _COUNTS:
+        if "$" in arguments.get(name, "") or arguments.get(name, "").startswith("-"):
+            raise InputError(
+                f"{path}: {_option(name)}: what the script computes cannot be read; give the list that it "
+                "passes (bash -x shows it)"
+            )
     verdict = Verdict("megatron")
     verdict.problems = _words(arguments)
     if verdict.problems:
@@ -119,13 +124,12 @@ def _words(arguments: dict[str, str]) -> list[Problem]:
     found = [
         Problem(_option(name), f"is refused by Megatron today; use {new}")
         for name, new in _GONE.items()
-        if name in arguments
+        if name in arguments and not (name == "checkpoint_activations" and "deepspeed" in arguments)
     ]
     for name in _COUNTS:
         told = arguments.get(name)
         if told is not None and not (told.isdigit() and int(told)):
-            what = "is a variable that the file does not set" if told.startswith("$") else "is no count"
-            found.append(Problem(_option(name), f"{told} {what}; give the number"))
+            found.append(Problem(_option(name), f"{told} is no count; give the number"))
     return found
 
 
