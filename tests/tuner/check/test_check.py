@@ -174,6 +174,7 @@ torchrun pretrain_gpt.py ${ARGS[@]} $MODEL
         ("", "2x8", None),
         ("", "12", "--tensor-model-parallel-size"),
         ("--pipeline-model-parallel-size 5", "20", "--pipeline-model-parallel-size"),
+        ("--pipeline-model-parallel-size 5 --pp-partition-method x", "40", None),
         ("--global-batch-size 63", "16", "--global-batch-size"),
         ("--tensor-model-parallel-size 8", "8", "--tensor-model-parallel-size"),
         ("--num-virtual-stages-per-pipeline-rank 5", "16", "--num-virtual-stages-per-pipeline-rank"),

@@ -42,6 +42,12 @@ _NEEDS = (  # a flag, and the one without which it is refused
     ("overlap_param_gather", "overlap_grad_reduce"),
     ("tp_comm_overlap", "sequence_parallel"),
 )
+# with one of these, stages need not have equally many layers
+_UNEVEN = (
+    *("pp_partition_method", "pipeline_model_parallel_layout"),
+    *("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"),
+    *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
+)
 _COUNTS = (
     *(
         "num_layers",
@@ -86,7 +92,10 @@ def judge(path: Path, devices: Devices, model: ModelSpec | None) -> Verdict:
         None,  # context parallelism asks for more than a divisor
         NAMES,
     )
-    found = [problem for problem in found if not problem.reason.startswith("vocabulary")]  # it is padded
+    free = (
+        ("vocabulary", "layers") if any(map(arguments.get, _UNEVEN)) else ("vocabulary",)
+    )  # which is padded
+    found = [problem for problem in found if not problem.reason.startswith(free)]
     verdict.problems += found + _rules(values, arguments, known)
     verdict.legal_combinations = int(not verdict.problems)
     if verdict.legal:
