@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 # what only an extra brings: a module that asks for one of these may fail to import without it
 EXTRAS = {"torch", "deepspeed", "mlflow", "pandas", "matplotlib", "pynvml"} | {
+    "optuna",
     "transformers",
     "pytorch_lightning",
 }
