@@ -136,7 +136,7 @@ def test_a_space_is_what_judging_each_combination_makes_of_it(workload, target, 
     for values in itertools.product(*knobs.values()):
         point = dict(zip(knobs, values, strict=True))
         asked = Knobs(**point)
-        if not declared.problems(workload, platform, asked):
+        if not declared.refusals(workload, platform, asked):
             unread = declared.unread(platform, asked)
             read = Knobs(**{name: value for name, value in point.items() if name not in unread})
             resolved = declared.filled(workload, platform, read)

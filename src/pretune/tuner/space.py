@@ -125,12 +125,14 @@ class Space(Spec):
 
     A condition is any expression that polars' SQL reads, such as ``zero_stage = 3 OR
     micro_batch <= 4``; a knob with a dot in its name is quoted, ``"env.NAME"``. Knobs that
-    change what is computed are refused unless ``allow_numerics``.
+    change what is computed are refused unless ``allow_numerics``. ``own_script``: trials run a script of
+    the user's, so that what pretune's trial program cannot run is legal.
     """
 
     knobs: dict[str, list[KnobValue]] = Field(min_length=1)
     constraints: tuple[str, ...] = ()
     allow_numerics: bool = False
+    own_script: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -200,7 +202,7 @@ class Space(Spec):
         rows = []
         for point in grid.select(bound).unique(maintain_order=True).iter_rows(named=True):
             wanted = Knobs(**some | point)
-            problems = declared.problems(workload, platform, wanted)
+            problems = declared.refusals(workload, platform, wanted, self.own_script)
             if problems:
                 rows.append(point | {"reason": str(problems[0])})
                 continue

@@ -27,7 +27,7 @@ DDP = framework("torch_ddp")
 
 
 def said(knobs: Knobs, one: Framework = DEEPSPEED, platform: Platform = TWO) -> list[str]:
-    return [str(problem) for problem in one.problems(JOB, platform, knobs)]
+    return [str(problem) for problem in one.refusals(JOB, platform, knobs)]
 
 
 # -- the identities -------------------------------------------------------------------

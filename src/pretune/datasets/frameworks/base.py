@@ -73,7 +73,19 @@ class Framework(ABC):
 
     @abstractmethod
     def problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
-        """Everything that keeps this configuration from running; empty when it is legal."""
+        """Everything that keeps the framework from running this configuration; empty when it is legal."""
+
+    def program_problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
+        """What pretune's own trial program cannot run, though the framework can."""
+        return []
+
+    def refusals(
+        self, workload: Workload, platform: Platform, knobs: Knobs, own_script: bool = False
+    ) -> list[Problem]:
+        """Everything that keeps a trial from running: the framework's problems and, unless the job runs a
+        script of its own, the trial program's."""
+        problems = self.problems(workload, platform, knobs)
+        return problems if own_script else problems + self.program_problems(workload, platform, knobs)
 
     @abstractmethod
     def files(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:
@@ -92,12 +104,14 @@ class Framework(ABC):
     def collectives(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Collective]:
         """What one optimizer step issues, for resolved knobs."""
 
-    def resolve(self, workload: Workload, platform: Platform, knobs: Knobs) -> Knobs:
+    def resolve(
+        self, workload: Workload, platform: Platform, knobs: Knobs, own_script: bool = False
+    ) -> Knobs:
         """The same configuration with every derived and default value filled in.
 
-        Raises :class:`IllegalKnobs` with all problems when it cannot run.
+        Raises :class:`IllegalKnobs` with all problems when it cannot run; see :meth:`refusals`.
         """
-        problems = self.problems(workload, platform, knobs)
+        problems = self.refusals(workload, platform, knobs, own_script)
         if problems:
             raise IllegalKnobs(problems)
         return self.filled(workload, platform, knobs)

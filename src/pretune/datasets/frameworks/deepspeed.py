@@ -118,7 +118,6 @@ class DeepSpeed(Framework):
 
     def problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
         problems = layout_problems(workload, platform, knobs)
-        problems += refuse_parallelism(filled_layout(workload, platform, knobs), knobs)
         asked = knobs.model_copy(update={"precision": knobs.precision or workload.precision})
         problems += one_of(asked, "precision", ("fp32", "bf16", "fp16"), "is not built in")
         if knobs.offload_optimizer == "cpu" and not knobs.zero_stage:
@@ -130,6 +129,9 @@ class DeepSpeed(Framework):
         if not isinstance(knobs.settings().get("torch_adam", True), bool):
             problems.append(Problem("torch_adam", "is neither true nor false", (True, False)))
         return problems
+
+    def program_problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
+        return refuse_parallelism(filled_layout(workload, platform, knobs), knobs)
 
     def filled(self, workload: Workload, platform: Platform, knobs: Knobs) -> Knobs:
         derived = filled_layout(workload, platform, knobs)

@@ -34,7 +34,6 @@ class TorchDDP(Framework):
 
     def problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
         problems = layout_problems(workload, platform, knobs)
-        problems += refuse_parallelism(filled_layout(workload, platform, knobs), knobs)
         asked = knobs.model_copy(update={"precision": knobs.precision or workload.precision})
         problems += one_of(asked, "precision", ("fp32", "bf16"), "is not run by the built-in trial program")
         bucket = knobs.settings().get("ddp_bucket_mb")
@@ -47,6 +46,9 @@ class TorchDDP(Framework):
         if knobs.offload_optimizer == "cpu":
             problems.append(Problem("offload_optimizer", "DDP keeps the optimizer on the device", ("none",)))
         return problems
+
+    def program_problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
+        return refuse_parallelism(filled_layout(workload, platform, knobs), knobs)
 
     def filled(self, workload: Workload, platform: Platform, knobs: Knobs) -> Knobs:
         derived = filled_layout(workload, platform, knobs)
