@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import polars as pl
@@ -48,9 +49,15 @@ def rows(frame: pl.DataFrame, keep: NDArray[np.bool_]) -> pl.DataFrame:
     return frame.filter(pl.Series(keep, dtype=pl.Boolean))
 
 
-def configurations(frame: pl.DataFrame) -> list[str]:
+def configurations(frame: pl.DataFrame) -> pl.Series:
     """n :func:`keys_of` of workload and knobs: equal for repeats and for the same choice elsewhere."""
-    return keys_of(frame, CONFIGURATION).to_list()
+    return keys_of(frame, CONFIGURATION)
+
+
+def looked_up(keys: pl.Series, table: Mapping[str, float]) -> Array:
+    """(n,) what a table says of each key; NaN where it says nothing."""
+    found = keys.replace_strict(list(table), list(table.values()), default=np.nan, return_dtype=pl.Float64)
+    return found.to_numpy().astype(np.float64)
 
 
 def keys_of(frame: pl.DataFrame, columns: re.Pattern[str]) -> pl.Series:
@@ -59,27 +66,21 @@ def keys_of(frame: pl.DataFrame, columns: re.Pattern[str]) -> pl.Series:
     A knob that is null and a knob that is no column at all are the same.
     """
     names = sorted(filter(columns.match, frame.columns))
-    distinct = frame.select(names).unique(maintain_order=True)
-    if 2 * len(distinct) > len(frame) or not names:
-        return _keys(frame.select(names), len(frame))
-    # words are slow to make: once for each of a few models
-    named = distinct.with_columns(_keys(distinct, len(distinct)).alias(""))
-    return frame.select(names).join(named, on=names, how="left", nulls_equal=True, maintain_order="left")[""]
-
-
-def _keys(frame: pl.DataFrame, count: int) -> pl.Series:
-    parts = []
-    for name in frame.columns:
-        column = frame[name]
-        if column.dtype == pl.Null:
-            continue
-        if column.dtype.is_numeric() or column.dtype == pl.Boolean:
-            column = column.cast(pl.Float64).fill_nan(None)
-        shown = pl.lit(f"{name}=") + column.cast(pl.String) + pl.lit(";")
-        parts.append(pl.select(shown.fill_null("").alias(name)).to_series())
-    if not parts:
-        return pl.Series([""], dtype=pl.String).new_from_index(0, count)
+    parts = [_shown(frame[name]) for name in names if frame.schema[name] != pl.Null]
+    if not parts or frame.is_empty():
+        return pl.Series([""], dtype=pl.String).new_from_index(0, len(frame))
     return pl.DataFrame(parts).select(pl.concat_str(pl.all())).to_series()
+
+
+def _shown(column: pl.Series) -> pl.Series:
+    """(n,) ``name=value;``, empty where it is null; words are slow to make: once for each of a few values."""
+    values = column.unique()
+    numeric = values.dtype.is_numeric() or values.dtype == pl.Boolean
+    plain = values.cast(pl.Float64).fill_nan(None) if numeric else values
+    shown = (f"{column.name}=" + plain.cast(pl.String) + ";").fill_null("")
+    if len(values) == 1:
+        return shown.new_from_index(0, len(column)).alias(column.name)
+    return column.replace_strict(values, shown).alias(column.name)
 
 
 def workload_names(frame: pl.DataFrame) -> pl.Series:
@@ -101,7 +102,7 @@ def _whole(values: Array) -> list[str]:
     return [f"{value:.0f}" if np.isfinite(value) else "?" for value in values]
 
 
-def numbered(keys: list[str]) -> NDArray[np.int64]:
+def numbered(keys: Iterable[str]) -> NDArray[np.int64]:
     """(n,) equal numbers for equal keys, from 0 in the order in which they appear."""
     seen: dict[str, int] = {}
     return np.array([seen.setdefault(key, len(seen)) for key in keys], dtype=np.int64)

@@ -97,16 +97,16 @@ class Encoder:
 
     def strange(self, frame: pl.DataFrame) -> list[str | None]:
         """Why each of n rows lies outside what was seen; None where it does not."""
-        reasons: NDArray[np.object_] = np.full(len(frame), None, dtype=object)
+        found: list[tuple[str, NDArray[np.bool_]]] = []
         for name, (low, high) in self.ranges_.items():
             values = numbers(frame, name)
             # a count beside zero or one is no extrapolation worth a word
             outside = (values > FAR * max(high, 1.0)) | (values < min(low, low / FAR))
-            _note(reasons, outside, f"{name} outside the {low:g} to {high:g} that was seen")
+            found.append((f"{name} outside the {low:g} to {high:g} that was seen", outside))
         for name, seen in self.words_.items():
             unseen = ~text(frame, name).is_in([*seen, UNKNOWN]).to_numpy()
-            _note(reasons, unseen, f"{name} is none of {', '.join(seen)}")
-        return list(reasons)
+            found.append((f"{name} is none of {', '.join(seen)}", unseen))
+        return _told([each for each in found if each[1].any()], len(frame))
 
     def state(self) -> dict[str, Any]:
         """What :meth:`restore` needs, for JSON."""
@@ -123,9 +123,17 @@ class Encoder:
         return encoder
 
 
-def _note(reasons: NDArray[np.object_], rows: NDArray[np.bool_], reason: str) -> None:
-    for row in np.flatnonzero(rows):
-        reasons[row] = reason if reasons[row] is None else f"{reasons[row]}; {reason}"
+def _told(reasons: list[tuple[str, NDArray[np.bool_]]], count: int) -> list[str | None]:
+    """For each of ``count`` rows, the reasons that hold of it in one; words are made once for rows alike."""
+    if not reasons:
+        return [None] * count
+    holds = np.column_stack([rows for _, rows in reasons])
+    kinds, kind = np.unique(np.packbits(holds, axis=1), axis=0, return_index=True, return_inverse=True)[1:]
+    said = [
+        "; ".join(reason for (reason, _), true in zip(reasons, holds[row], strict=True) if true) or None
+        for row in kinds
+    ]
+    return np.array(said, dtype=object)[kind.ravel()].tolist()  # type: ignore[no-any-return]
 
 
 def _one_hot(frame: pl.DataFrame, name: str, seen: list[str]) -> list[Array]:

@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pretune.model.base import Array
-from pretune.model.columns import configurations, words
+from pretune.model.columns import configurations, looked_up, words
 
 PRIOR_PAIRS = 20  # what the expected agreement counts among the pairs that were seen
 
@@ -49,10 +49,10 @@ class Outcomes:
         self.agreement = float(np.clip(agreement, 0.0, 0.98))
         return self
 
-    def correct(self, frame: pl.DataFrame, chance: Array) -> Array:
-        """(n,) the chances, moved where a configuration was tried elsewhere."""
-        found = [self.told.get(key, (0.0, 0)) for key in configurations(frame)]
-        surprise, count = np.array(found, dtype=np.float64).reshape(-1, 2).T
+    def correct(self, keys: pl.Series, chance: Array) -> Array:
+        """(n,) the chances, moved where one of n configurations was tried elsewhere."""
+        surprise = np.nan_to_num(looked_up(keys, {key: mean for key, (mean, _) in self.told.items()}))
+        count = np.nan_to_num(looked_up(keys, {key: float(n) for key, (_, n) in self.told.items()}))
         weight = count * self.agreement / (1 + np.maximum(count - 1, 0) * self.agreement)
         moved: NDArray[np.float64] = np.clip(chance + weight * surprise, 0.005, 0.995)
         return np.where(count > 0, moved, chance)

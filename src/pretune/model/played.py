@@ -27,7 +27,7 @@ class Game:
     def __init__(self, sources: Sources, others: Sources, at: NDArray[np.intp]) -> None:
         frame, x = sources.frame[at], sources.matrix[at]
         self.residual = sources.residual[at]
-        self.said = others.predict(frame, x)
+        self.said = others.predict(frame, x, sources.keys[at])
         self.prior = others.weights(platform_position(frame))
         self.others = others
         # expert weights change with the trials; everything else of the terms does not
@@ -45,10 +45,16 @@ class Game:
 
 
 def terms_of(
-    frame: pl.DataFrame, x: Array, said: Array, weight: Array, sources: Sources, encoder: Encoder
+    frame: pl.DataFrame,
+    x: Array,
+    said: Array,
+    weight: Array,
+    sources: Sources,
+    encoder: Encoder,
+    trees: int = LEAF_TREES,
 ) -> Terms:
     """The rows as the process sees them; ``x`` (n, f) and ``said`` (n, s) as in :meth:`Sources.predict`."""
-    leaves = sources.leaves(x, LEAF_TREES)
+    leaves = sources.leaves(x, trees)
     return Terms(said, sources.shares(frame), encoder.points(frame), leaves).reweighted(said, weight)
 
 

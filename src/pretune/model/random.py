@@ -36,7 +36,7 @@ class RandomSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit
     def predict(self, frame: pl.DataFrame) -> Prediction:
         """A draw per configuration, by its hash: the same configuration always gets the same draw."""
         check_is_fitted(self)
-        draws = np.array([self._draw(key) for key in configurations(frame)])
+        draws = np.array([self._draw(key) for key in configurations(frame).to_list()])
         log_mean = self.level_ + self.spread_ * (draws - 0.5)
         half = 1.645 * self.spread_ + self.spread_ / 2
         return Prediction(

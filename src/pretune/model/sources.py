@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pretune.model.base import Array, Baseline
-from pretune.model.columns import configurations, numbered, rows, words
+from pretune.model.columns import configurations, looked_up, numbered, rows, words
 from pretune.model.counters import Counters
 from pretune.model.expert import Expert
 from pretune.model.features import Encoder
@@ -52,7 +52,7 @@ class Sources:
         self.frame, self.residual = residuals(frame, self.baseline)
         self.encoder = Encoder(self.baseline).fit(self.frame)
         self.matrix, self.points = self.encoder.matrix(self.frame), self.encoder.points(self.frame)
-        self.keys = np.array(configurations(self.frame), dtype=object)
+        self.keys = configurations(self.frame)
         self.platform = words(self.frame, "platform.name")
         self.platforms, self.counts, levels, positions = [], [], [], []
         for name in sorted(set(self.platform)):
@@ -79,12 +79,12 @@ class Sources:
 
     def _expert(self, of: NDArray[np.bool_], like: Expert | None = None) -> Expert:
         expert = Expert(prior_sd(self.baseline), self.seed)
-        groups = numbered(self.keys[of].tolist())
+        groups = numbered(self.keys.filter(of))
         return expert.fit(self.matrix[of], self.points[of], self.residual[of], groups, like)
 
     def _measured(self, of: NDArray[np.bool_]) -> dict[str, float]:
         """Configuration -> residual, the median of its repeats."""
-        table = pl.DataFrame({"key": self.keys[of].tolist(), "value": self.residual[of]})
+        table = pl.DataFrame({"key": self.keys.filter(of), "value": self.residual[of]})
         medians = table.group_by("key", maintain_order=True).agg(pl.col("value").median())
         return dict(zip(medians["key"], medians["value"], strict=True))
 
@@ -115,20 +115,18 @@ class Sources:
     def names(self) -> list[str]:
         return [*self.experts, PHYSICS]
 
-    def predict(self, frame: pl.DataFrame, x: Array) -> Array:
+    def predict(self, frame: pl.DataFrame, x: Array, keys: pl.Series) -> Array:
         """(n, s) what each expert says; where a source measured the very configuration, mostly that.
 
-        ``x`` (n, f): the frame in the sources' encoding.
+        ``x`` (n, f): the frame in the sources' encoding; ``keys`` (n,): its :func:`configurations`.
         """
-        points = self.encoder.points(frame)
+        points, row = self._asked(frame)
         level = np.full(len(frame), np.median(self.levels) if self.platforms else 0.0)
-        said = np.column_stack([*(e.predict(x, points) for e in self.experts.values()), level])
+        said = np.column_stack([*(e.predict(x, points, row) for e in self.experts.values()), level])
         if not self.platforms:
             return said
-        keys = configurations(frame)
-        tables = [self.measured[name] for name in self.platforms]
         trust = np.array([self.experts[name].trust for name in self.platforms])
-        found = np.array([[table.get(key, np.nan) for key in keys] for table in tables]).T
+        found = np.column_stack([looked_up(keys, self.measured[name]) for name in self.platforms])
         surprise = np.nan_to_num(trust * (found - said[:, : len(self.platforms)]))
         said[:, : len(self.platforms)] += surprise
         if POOLED in self.experts:
@@ -137,6 +135,19 @@ class Sources:
                 np.isfinite(found).sum(axis=1), 1
             )
         return said
+
+    def _asked(self, frame: pl.DataFrame) -> tuple[Array, NDArray[np.intp]]:
+        """(k, d) the different points of n rows, as far as a process looks at them, and (n,) which is whose:
+        candidates of one search differ much in knobs that no source ever moved."""
+        points = self.encoder.points(frame)
+        smooth = [expert.smooth for expert in self.experts.values() if expert.smooth is not None]
+        moved = np.any([np.isfinite(each.lengths) for each in smooth], axis=0) if smooth else []
+        code = np.zeros(len(points), dtype=np.int64)
+        for column in points[:, moved].T:
+            values, at = np.unique(column, return_inverse=True)
+            code = np.unique(code * len(values) + at, return_inverse=True)[1]
+        first, row = np.unique(code, return_index=True, return_inverse=True)[1:]
+        return points[first], row
 
     def weights(self, position: Array | None) -> Array:
         """(s,) before any trial: by likeness of platforms and number of trials. They add up to 1."""
@@ -174,7 +185,7 @@ class Sources:
     def leaves(self, x: Array, trees: int) -> NDArray[np.int32]:
         """(n, at most ``trees``) leaves that rows fall into: of all sources together, else of each."""
         asked = [self.experts[POOLED]] if POOLED in self.experts else list(self.experts.values())
-        parts = [expert.trees.leaves(x, max(trees // len(asked), 1)) for expert in asked]
+        parts = [expert.trees.leaves(x, max(trees // len(asked), 1)) for expert in asked if trees]
         return np.hstack(parts) if parts else np.zeros((len(x), 0), np.int32)
 
     # -- keeping --------------------------------------------------------------------

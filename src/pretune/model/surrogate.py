@@ -146,7 +146,11 @@ class BoostedTrees(BaseEstimator, Predictor):  # type: ignore[misc]  # scikit-le
         self.blind_ = self._trees().fit(x, log_rate - level)
         self.blind_.level_ += level
         error, _ = self.blind_.out_of_fold(
-            x, log_rate - level, np.zeros((len(good), 0)), numbered(configurations(good)), self.folds
+            x,
+            log_rate - level,
+            np.zeros((len(good), 0)),
+            numbered(configurations(good)),
+            self.folds,
         )
         self.blind_half_width_ = half_width(np.abs(error), NoPhysics())
 

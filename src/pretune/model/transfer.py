@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -14,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from pretune.errors import InputError
 from pretune.model.base import Array, Baseline, Prediction, Predictor
-from pretune.model.columns import rows, words
+from pretune.model.columns import configurations, rows, words
 from pretune.model.feasibility import Feasibility, told_by_neighbours
 from pretune.model.features import Encoder
 from pretune.model.gaussian import SAME, SCALES, Process, near_kernel, one_rest, points_only
@@ -22,12 +23,13 @@ from pretune.model.need import PEAKS, PRIOR_ROWS, MemoryNeed
 from pretune.model.outcomes import Outcomes
 from pretune.model.physics import TransformerPhysics
 from pretune.model.physics.reading import read_once
-from pretune.model.played import Game, NeedDoubt, agreement, terms_of
+from pretune.model.played import LEAF_TREES, Game, NeedDoubt, agreement, terms_of
 from pretune.model.saving import known_columns, read_sheet, rows_frame, verify, write_sheet
 from pretune.model.sources import Sources, platform_position
 from pretune.model.surrogate import (
     baseline_state,
     conformal_quantile,
+    in_slices,
     norm_reach,
     prior_sd,
     residuals,
@@ -42,6 +44,7 @@ PLAYED_ROWS = 60  # how many others are predicted
 PRIOR_SCORES = 5  # what a normal's own reach counts among the played errors
 SOURCE_EVIDENCE = 25.0  # trials that all sources' memory outcomes together are worth at most
 MAX_REACH = 3.0  # standard deviations; beyond, playing says more of odd sources than of the target
+REMEMBERED = 64  # slices of rows that a search asks of again and again
 BEYOND_SD = 0.15  # of log throughput, per unit of distance outside of all that was seen
 
 
@@ -54,8 +57,6 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
     each source as the target of the others. Without sources, physics and process remain;
     without physics (:class:`~pretune.model.NoPhysics`), experts and process.
     """
-
-    _asked: tuple[pl.DataFrame, Array] | None = None  # rows, and what the sources said of them
 
     def __init__(self, target: str, baseline: Baseline | None = None, seed: int = 0) -> None:
         self.target = target
@@ -91,7 +92,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
 
     def _fit_sources(self, others: pl.DataFrame) -> None:
         self.sources_ = Sources(self.baseline_, self.seed).fit(others)
-        self._asked = None
+        self._asked = _nothing_asked()
         x = self.sources_.encoder.matrix(others)
         self.source_need_ = MemoryNeed(self.baseline_, self.seed).fit(others, x)
         self.source_feasibility_ = Feasibility(self.source_need_.sd_, self.seed).fit(
@@ -138,7 +139,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         self.trials_ = own
         good, residual = residuals(own.tail(MAX_TRIALS), self.baseline_)
         x = self.sources_.encoder.matrix(good)
-        self.residual_, said = residual, self.sources_.predict(good, x)
+        self.residual_, said = residual, self.sources_.predict(good, x, configurations(good))
         position = platform_position(own) if len(own) else None
         self.weight_ = agreement(self.sources_.weights(position), said, residual)
         terms = terms_of(good, x, said, self.weight_, self.sources_, self.encoder_)
@@ -152,14 +153,19 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         )
 
     # -- predicting -----------------------------------------------------------------
-    @read_once()
     def predict(self, frame: pl.DataFrame) -> Prediction:
         """Predict configurations of the target. Reads only the columns known before a trial."""
         check_is_fitted(self)
+        return in_slices(self._predict, frame, None)
+
+    @read_once()
+    def _predict(self, frame: pl.DataFrame) -> Prediction:
         base, x = self.baseline_.log_throughput(frame), self.sources_.encoder.matrix(frame)
-        said = self._said(frame, x)
+        keys = configurations(frame)
+        said = self._said(frame, x, keys)
         weight = self._weight_for(frame)
-        terms = terms_of(frame, x, said, weight, self.sources_, self.encoder_)
+        trees = LEAF_TREES if len(self.process_.y) else 0  # without a trial, nothing is like it
+        terms = terms_of(frame, x, said, weight, self.sources_, self.encoder_, trees)
         found, sd = self.process_.predict(terms)
         log_mean = np.nan_to_num(base) + said @ weight + found
         prior = prior_sd(self.baseline_)
@@ -170,7 +176,7 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
             log_mean=log_mean,
             low=np.exp(log_mean - half),
             high=np.exp(log_mean + half),
-            chance_to_run=self._chance(frame, x),
+            chance_to_run=self._chance(frame, x, keys),
             out_of_domain=self.encoder_.strange(frame),
             provenance={
                 **dict(zip(self.sources_.names, weight.tolist(), strict=True)),
@@ -193,14 +199,14 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         half = norm_reach() * sd
         return replace(believed, log_mean=log_mean, low=np.exp(log_mean - half), high=np.exp(log_mean + half))
 
-    def _said(self, frame: pl.DataFrame, x: Array) -> Array:
+    def _said(self, frame: pl.DataFrame, x: Array, keys: pl.Series) -> Array:
         """(n, s) by the sources: the same after every trial of a search, which asks of the same rows."""
-        if self._asked is None or not self._asked[0].equals(frame):
-            self._asked = (
-                frame.clone(),
-                self.sources_.predict(frame, x),
-            )  # a clone stays when rows are changed
-        return self._asked[1]
+        for rows_, said in tuple(self._asked):
+            if rows_.equals(frame):
+                return said
+        said = self.sources_.predict(frame, x, keys)
+        self._asked.append((frame.clone(), said))  # a clone stays when rows are changed
+        return said
 
     def _weight_for(self, frame: pl.DataFrame) -> Array:
         """Before the first trial, the candidates themselves say what platform the target is."""
@@ -208,12 +214,12 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
             return self.weight_
         return self.sources_.weights(platform_position(frame))
 
-    def _chance(self, frame: pl.DataFrame, x: Array) -> Array:
+    def _chance(self, frame: pl.DataFrame, x: Array, keys: pl.Series) -> Array:
         """By memory need and the sources' failures; then by what became of the target's nearest trials."""
         stated = self.sources_.encoder.stated(x)
         need = self.need_.over_capacity(frame, x)
         sd = self.need_doubt_(frame) * np.sqrt(PRIOR_ROWS / (PRIOR_ROWS + len(self.trials_)))
-        chance = self.outcomes_.correct(frame, self.feasibility_.doubted(need, sd, stated))
+        chance = self.outcomes_.correct(keys, self.feasibility_.doubted(need, sd, stated))
         if not len(self.trials_):
             return chance
         near = near_kernel(self.encoder_.points(self.trials_), self.encoder_.points(frame), SAME)
@@ -253,10 +259,16 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
         model.outcomes_ = Outcomes.restore(sheet["outcomes"])
         model.need_doubt_ = NeedDoubt.restore(sheet["need_doubt"])
         model.log_prior_, model.reach_ = np.array(sheet["log_prior"]), sheet["reach"]
+        model._asked = _nothing_asked()
         model._condition(rows_frame(sheet["trials"]))
         model.check_rows_ = rows_frame(sheet["check"]["rows"])
         verify(model, folder, sheet)
         return model
+
+
+def _nothing_asked() -> deque[tuple[pl.DataFrame, Array]]:
+    """Rows that were asked of, and what the sources said of them."""
+    return deque(maxlen=REMEMBERED)
 
 
 def _stated(frame: pl.DataFrame) -> pl.DataFrame:
