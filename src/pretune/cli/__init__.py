@@ -9,6 +9,7 @@ import typer
 
 from pretune.cli.campaign import campaign
 from pretune.cli.check import check
+from pretune.cli.comm import comm
 from pretune.cli.explain import explain
 from pretune.cli.fit import fit
 from pretune.cli.history import history
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # importing rich takes half of the time that --help may take
 )
-for command in (tune, check, probe, predict, fit, explain, portability, campaign, ui, sync):
+for command in (tune, check, probe, predict, comm, fit, explain, portability, campaign, ui, sync):
     app.command()(command)
 app.command("import")(import_)
 app.command(context_settings={"allow_interspersed_args": False})(record)  # the command's options are its own

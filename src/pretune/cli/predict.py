@@ -16,21 +16,14 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Rank the space of JOB.yaml by predicted tokens per second, without any trial."""
-    from pathlib import Path
-    from tempfile import TemporaryDirectory
-
     from pretune.tuner.job import JobSpec
     from pretune.tuner.runner import Watcher
-    from pretune.tuner.session import find_platform, open_launcher
+    from pretune.tuner.session import platform_of
     from pretune.tuner.tuner import Tuner
 
     spec = JobSpec.from_yaml(job).changed(history=history)
     with only_json(as_json):
-        if spec.platform == "auto":
-            with TemporaryDirectory() as folder, open_launcher(spec, Path(folder)) as launcher:
-                platform = find_platform(spec, launcher)
-        else:
-            platform = spec.platform
+        platform = platform_of(spec)
         candidates = spec.candidates(platform)
         tuner = Tuner.over(candidates, spec.history_frame(Watcher().note), "transfer", spec.seed)
         ranking = [

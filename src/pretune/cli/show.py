@@ -166,6 +166,37 @@ def _differing(knobs: list[dict[str, Any]]) -> list[str]:
     return [name for name in names if len({str(each.get(name)) for each in knobs}) > 1]
 
 
+def show_communication(result: dict[str, Any]) -> None:
+    """A table per configuration: its collectives, and below how much of the step they are."""
+    console = Console()
+    differing = [each["knobs"] for each in result["configurations"]]
+    for each in result["configurations"]:
+        told = ", ".join(f"{name}={each['knobs'].get(name)}" for name in _differing(differing))
+        step_s, exposed_s = each["step_s"], each["exposed_s"]
+        share = f", {exposed_s / step_s:.0%} of a step of {step_s:.4g} s" if step_s else ""
+        hidden = f"{exposed_s:.4g} s that nothing hides{share} (predicted)"
+        table = Table(
+            title=f"{each['name']}: {told or 'the same as the other'}",
+            caption=f"{each['seconds']:.4g} s in all, {hidden}",
+            title_justify="left",
+            caption_justify="left",
+        )
+        table.add_column("collective")
+        for name in ("calls a step", "MB a message", "ms a message", "MB", "s"):
+            table.add_column(name, justify="right")
+        for sent in each["collectives"]:
+            message = (
+                sent["message_bytes"] / 1e6,
+                sent["message_s"] * 1e3,
+                sent["bytes"] / 1e6,
+                sent["seconds"],
+            )
+            table.add_row(sent["op"], f"{sent['calls']:,}", *(f"{figure:,.4g}" for figure in message))
+        if not each["collectives"]:
+            table.add_row("nothing is sent")
+        console.print(table)
+
+
 def show_portability(found: list[Portability]) -> None:
     """A table per problem: policies with their efficiency on each platform and what it comes to."""
     console = Console()

@@ -150,11 +150,17 @@ class JobSpec(Spec):
 
         Raises :class:`InputError` naming ``default`` when it cannot run on ``platform``.
         """
-        knobs = Knobs(**{"micro_batch": 1} | self.default.settings())
+        settings = {"micro_batch": 1} | self.default.settings()
+        return self.resolved(platform, settings, f"{where or f'job {self.name}'}: default")
+
+    def resolved(self, platform: Platform, settings: Mapping[str, Any], where: str) -> Knobs:
+        """A configuration with its derived values; raises :class:`InputError` naming ``where`` when it cannot
+        run on ``platform``."""
+        declared = find_framework(self.framework)
         try:
-            return find_framework(self.framework).resolve(self.workload(), platform, knobs)
+            return declared.resolve(self.workload(), platform, Knobs.from_mapping(dict(settings), where))
         except IllegalKnobs as error:
-            raise InputError(f"{where or f'job {self.name}'}: default: {error}") from None
+            raise InputError(f"{where}: {error}") from None
 
     def digest(self) -> str:
         """Changes with everything that decides which trials are run; not with how many."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import NonNegativeFloat
@@ -274,6 +275,14 @@ def find_platform(job: JobSpec, launcher: Launcher) -> Platform:
     )
     job.default_knobs(unprobed)  # what is wrong with it is said before seconds are spent
     return detect_platform(launcher)
+
+
+def platform_of(job: JobSpec) -> Platform:
+    """The job's platform, without a session; with ``auto``, its launcher measures it (seconds)."""
+    if job.platform != "auto":
+        return job.platform
+    with TemporaryDirectory() as folder, open_launcher(job, Path(folder)) as launcher:
+        return find_platform(job, launcher)
 
 
 @contextmanager

@@ -129,8 +129,7 @@ def read_parts(setup: Setup) -> Parts:
         "expert_parallel": expert.wire_s * each,
     }
     data = communication.data_parallel(setup)
-    repeated = np.where(communication.reduces_every_micro_step(setup), setup.accumulation, 1.0)
-    exposed = communication.exposed_s(setup, data.wire_s, repeated * layers * layer.backward_s)
+    exposed = data_parallel_exposed_s(setup)[1]
     leaves = setup.dp * setup.cp * setup.tp > setup.local
     once = {
         "data_parallel_inside": np.where(leaves, 0.0, exposed),
@@ -154,6 +153,15 @@ def read_parts(setup: Setup) -> Parts:
         micro_batches=setup.accumulation,
         bubble=bubble_fraction(setup.pp, setup.vp, setup.accumulation),
     )
+
+
+def data_parallel_exposed_s(setup: Setup) -> tuple[Array, Array]:
+    """(n,), (n,) nominal seconds on the wire of a step's gradients and parameters, and of those that the
+    backward pass does not hide."""
+    wire_s, layers = communication.data_parallel(setup).wire_s, setup.layers / setup.pp
+    repeated = np.where(communication.reduces_every_micro_step(setup), setup.accumulation, 1.0)
+    cover_s = repeated * layers * flops.layer_times(setup).backward_s
+    return wire_s, communication.exposed_s(setup, wire_s, cover_s)
 
 
 def step_time(parts: Parts, constants: Array) -> tuple[Array, Array]:
