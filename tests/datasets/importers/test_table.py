@@ -68,6 +68,18 @@ def test_a_table_is_read_by_its_mapping_with_units_and_words(tmp_path):
     assert bad.knobs.block == "x"
 
 
+def test_none_is_told_where_it_is_a_value_and_untold_elsewhere(tmp_path):
+    mapping = MAP | {"columns": MAP["columns"] | {"knob.activation_checkpointing": "recompute"}}
+    row = "NVIDIA A100-SXM4-80GB,8,4,2,none,100,81920,fine"
+    _, found = imported(
+        tmp_path,
+        HEADER[:-1] + ",recompute\n" + "".join(f"{row},{word}\n" for word in ("None", "full", "-")),
+        mapping,
+    )
+    assert [trial.knobs.activation_checkpointing for trial in found] == ["none", "full", None]
+    assert not any("block" in trial.knobs.settings() for trial in found)
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [

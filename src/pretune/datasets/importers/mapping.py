@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import pyarrow as pa
 from pydantic import Field, model_validator
 
 from pretune.datasets import schema
 from pretune.datasets.importers.complete import BESIDE, is_column
-from pretune.datasets.knobs import KnobValue
+from pretune.datasets.knobs import Knobs, KnobValue
 from pretune.datasets.spec import Spec
 from pretune.datasets.trial import Status
 
@@ -19,6 +19,12 @@ UNITS = {
     "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "%": 0.01,
 }  # fmt: skip
 EMPTY = {"", "na", "n/a", "nan", "none", "null", "-"}
+# knobs of which "none" is a value: nothing is recomputed, nothing is offloaded
+_NONE_IS_TOLD = {
+    f"knob.{name}"
+    for name, field in Knobs.model_fields.items()
+    if "none" in (value for each in get_args(field.annotation) for value in get_args(each))
+}
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -49,7 +55,10 @@ class Mapping(Spec):
         values: dict[str, Any] = {}
         for name, column in self.columns.items():
             told = row.get(column)
-            if told is None or str(told).strip().lower() in EMPTY:
+            word = "" if told is None else str(told).strip().lower()
+            if word == "none" and name in _NONE_IS_TOLD:
+                told = word
+            elif word in EMPTY:
                 continue
             if name == "status":
                 values[name] = self._status(str(told).strip(), column)
