@@ -8,7 +8,7 @@ installed := $(VENV)/.installed
 # root may make network namespaces and control groups; anyone else tests without them
 system := $(if $(filter 0,$(shell id -u)),, and not system)
 
-.PHONY: help env tune test test-all lint gate bench clean
+.PHONY: help env tune test test-all lint docs gate bench clean
 
 help: ## what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -34,6 +34,11 @@ lint: env ## style and types
 	$(bin)/ruff check
 	$(bin)/ruff format --check
 	$(bin)/mypy
+
+docs: export NO_MKDOCS_2_WARNING = 1
+
+docs: env ## the site, in site/; a link or a name that leads nowhere is an error
+	$(bin)/mkdocs build --strict --quiet
 
 gate bench: export OMP_NUM_THREADS = 1 # small matrices: threads cost more than they bring
 
