@@ -163,11 +163,31 @@ class Space(Spec):
     ) -> Candidates:
         """Every configuration that meets the constraints and that the framework calls legal.
 
+        Of a space that is too large to enumerate, those that :mod:`pretune.tuner.sampling` finds.
         Raises :class:`InputError` naming the knob or the expression, and the known names.
         """
         declared = find_framework(framework)
         self.check_knobs(declared, workload, where)
-        grid, dropped = self.grid(where)
+        if self.count > MOST_COMBINATIONS:
+            from pretune.tuner.sampling import sampled
+
+            return sampled(self, workload, platform, framework, where)
+        return self.legal(self.grid(where), workload, platform, framework, where)
+
+    def legal(
+        self,
+        combinations: tuple[pl.DataFrame, Counter[str]],
+        workload: Workload,
+        platform: Platform,
+        framework: str,
+        where: str,
+    ) -> Candidates:
+        """The legal ones of some ``combinations``, resolved, and all different; as :meth:`grid` makes them.
+
+        Raises :class:`InputError` when there are none.
+        """
+        declared = find_framework(framework)
+        grid, dropped = combinations
         judged = self._judged(grid, declared, workload, platform)
         kinds = grid.join(judged, on=self._bound(declared), how="left", maintain_order="left")
         for reason, count in kinds.drop_nulls("reason").group_by("reason", maintain_order=True).len().rows():
@@ -252,6 +272,10 @@ class Space(Spec):
         for name, values in self.knobs.items():
             column = pl.DataFrame({name: pl.Series(values, strict=False)})
             grid = column if grid.is_empty() else grid.join(column, how="cross", maintain_order="left_right")
+        return self.constrained(grid, where)
+
+    def constrained(self, grid: pl.DataFrame, where: str) -> tuple[pl.DataFrame, Counter[str]]:
+        """The rows that meet the constraints, and how many each one dropped."""
         dropped: Counter[str] = Counter()
         for expression in self.constraints:
             kept = self._filtered(grid, expression, where)
