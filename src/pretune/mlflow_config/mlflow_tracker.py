@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretune.datasets.trial import StatedTrial, Trial, TrialSpec
-from pretune.mlflow_config import flavour, layout
+from pretune.mlflow_config import flavour, layout, registry
 from pretune.mlflow_config.base import Tracker
 from pretune.mlflow_config.connection import connect, speaking
 from pretune.mlflow_config.history import history_dataset
@@ -126,7 +126,12 @@ class MlflowTracker(Tracker):
             described = {layout.NOTE: layout.card_note(files)}
             self._set_tags(run, described)
             if run.outputs is None or not run.outputs.model_outputs:
-                flavour.log_model(self._client, run, model, described | {layout.FIT: name})
+                model_id = flavour.log_model(self._client, run, model, described | {layout.FIT: name})
+            else:
+                model_id = str(run.outputs.model_outputs[0].model_id)
+            held_out = [file for file in files if file.name == registry.PREDICTIONS]
+            if self._session_id is None and held_out:  # what a session learned is of its own target alone
+                registry.register(self._client, run, name, model_id, held_out[0])
             self._client.set_terminated(run.info.run_id, "FINISHED")
 
     def _fit(self, name: str) -> Run:
