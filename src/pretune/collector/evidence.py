@@ -4,7 +4,7 @@ Nothing is read out of logs. In a trial's folder:
 
     spec.json      the sheet that every rank read
     progress.json  the phase and the window that rank 0 is at
-    rank-R.json    how rank R ended, written by itself (absent when it was killed)
+    rank-R.json    how rank R ended, written by itself (absent when it was killed); of a script: node R
     result.json    what rank 0 measured (only when it measured to the end)
     ended.json     what the launcher saw: exit codes, why it killed, the kernel's memory kills
 """
@@ -55,7 +55,9 @@ def judge(spec: TrialSpec, folder: Path, ending: Ending) -> Trial:
     """The trial record, with status and cause found from the evidence in ``folder``."""
     status, cause = status_of(folder, ending)
     result = read_json(folder / "result.json") or {}
-    measured = result if status is Status.OK else _of_failure(_ranks(folder), result)
+    ranks = _ranks(folder)
+    hosts = {"hosts": [rank["host"] for rank in ranks if "host" in rank]}  # of a script that does not tell
+    measured = hosts | result if status is Status.OK else _of_failure(ranks, result)
     return Trial.model_validate(
         {
             **spec.model_dump(),
@@ -110,11 +112,14 @@ def status_of(folder: Path, ending: Ending) -> tuple[Status, str | None]:
         _, rank, code = min(broken or bad)
         return Status.CRASH, f"rank {rank} {_how(code)}"
     if not (read_json(folder / "result.json") or {}).get("tokens_per_s_per_device"):
-        return Status.CRASH, "every rank exited with code 0, yet none measured anything"
+        said = [rank["silent"] for rank in _ranks(folder) if rank.get("silent")]
+        return Status.CRASH, next(iter(said), "every rank exited with code 0, yet none measured anything")
     return Status.OK, None
 
 
 def _exception(rank: dict[str, Any]) -> str:
+    if "cause" in rank:  # a script's, in its own words
+        return str(rank["cause"])[:500]
     first_line = next(iter(str(rank.get("message", "")).strip().splitlines()), "")
     return f"rank {rank['rank']}: {rank.get('exception')}: {first_line}"[:500]
 

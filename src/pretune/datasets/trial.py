@@ -19,6 +19,7 @@ from pydantic import (
 
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform, StatedPlatform
+from pretune.datasets.script import Script
 from pretune.datasets.spec import Spec
 from pretune.datasets.stated import StatedWorkload
 from pretune.datasets.workload import Workload
@@ -54,6 +55,11 @@ class Measure(Spec):
                 raise ValueError(f"min_{kind} {least} exceeds max_{kind} {most}; lower it or raise the other")
         return self
 
+    @property
+    def most_steps(self) -> int:
+        """Optimizer steps with which every measurement comes to its end."""
+        return self.max_warmup_windows + self.max_windows
+
 
 class StatedTrial(Spec):
     """What was run, by pretune or by others, as far as its source states it."""
@@ -67,6 +73,7 @@ class StatedTrial(Spec):
     knobs: Knobs
     seed: NonNegativeInt = 0
     measure: Measure = Measure()
+    script: Script = Script()
 
 
 class TrialSpec(StatedTrial):

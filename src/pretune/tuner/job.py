@@ -15,6 +15,7 @@ from pretune.datasets.frameworks import framework as find_framework
 from pretune.datasets.knobs import Knobs, KnobValue
 from pretune.datasets.platform import Platform
 from pretune.datasets.schema import to_table
+from pretune.datasets.script import Script
 from pretune.datasets.spec import Spec, read_yaml
 from pretune.datasets.stated import Precision
 from pretune.datasets.store import FILE, FILE_ROW, TrialStore, shipped_history
@@ -22,6 +23,7 @@ from pretune.datasets.trial import Measure
 from pretune.datasets.workload import ModelSpec, Workload
 from pretune.errors import IllegalKnobs, InputError
 from pretune.model.plausibility import examine
+from pretune.tuner.arrival import check_knobs_arrive, check_placeholders
 from pretune.tuner.space import Candidates, Space
 
 
@@ -54,6 +56,8 @@ class JobSpec(Spec):
     ``model``: a preset's name, the fields of a ModelSpec, or ``huggingface: config.json``.
     ``platform``: ``auto`` (this machine), a YAML file, or the fields of a Platform.
     ``launcher``: ``local: {devices: 2}`` (or ``auto``), ``hosts: [...]``, or ``replay: STORE``.
+    ``command``: what trains, where it is not pretune's own program: a command line, a list of words, or the
+    fields of a :class:`~pretune.datasets.script.Script`; it runs in the folder of the job's file.
     ``space``, ``constraints``, ``allow_numerics``: see :class:`~pretune.tuner.space.Space`.
     ``default``: knobs that make up the configuration to compare with, where it is not the
     framework's own. ``verify_pairs``: how often winner and defaults are run again, in turn.
@@ -68,6 +72,7 @@ class JobSpec(Spec):
     framework: str = "deepspeed"
     platform: Literal["auto"] | Platform = "auto"
     launcher: dict[str, Any]
+    command: Script = Script()
     space: dict[str, list[KnobValue] | KnobValue]
     constraints: tuple[str, ...] = ()
     allow_numerics: bool = False
@@ -103,6 +108,8 @@ class JobSpec(Spec):
         """What can be said of ``space`` and ``default`` before the platform is known."""
         declared, workload = find_framework(self.framework), self.workload(where)
         self._space(self.space, f"{where}: space").check_knobs(declared, workload, f"{where}: space")
+        if self.command.run is not None:
+            check_placeholders(self.command, declared, workload, self.space, where)
         if self.default.settings():
             stock = self._space(self.default.settings(), f"{where}: default")
             stock.check_knobs(declared, workload, f"{where}: default")
@@ -135,7 +142,10 @@ class JobSpec(Spec):
     def candidates(self, platform: Platform) -> Candidates:
         """The space on ``platform``, enumerated."""
         where = f"job {self.name}: space"
-        return self.space_of_knobs().candidates(self.workload(), platform, self.framework, where)
+        found = self.space_of_knobs().candidates(self.workload(), platform, self.framework, where)
+        if self.command.run is not None:
+            check_knobs_arrive(self.command, found, self.default_knobs(platform), where)
+        return found
 
     def space_of_knobs(self) -> Space:
         """``space`` and ``constraints`` as one."""
@@ -143,6 +153,7 @@ class JobSpec(Spec):
 
     def _space(self, knobs: Mapping[str, Any], where: str, constraints: Collection[str] = ()) -> Space:
         given = {"knobs": knobs, "constraints": constraints, "allow_numerics": self.allow_numerics}
+        given["own_script"] = self.command.run is not None
         return Space.from_mapping(given, where)
 
     def default_knobs(self, platform: Platform, where: str | None = None) -> Knobs:
@@ -156,9 +167,10 @@ class JobSpec(Spec):
     def resolved(self, platform: Platform, settings: Mapping[str, Any], where: str) -> Knobs:
         """A configuration with its derived values; raises :class:`InputError` naming ``where`` when it cannot
         run on ``platform``."""
-        declared = find_framework(self.framework)
+        declared, own_script = find_framework(self.framework), self.command.run is not None
+        knobs = Knobs.from_mapping(dict(settings), where)
         try:
-            return declared.resolve(self.workload(), platform, Knobs.from_mapping(dict(settings), where))
+            return declared.resolve(self.workload(), platform, knobs, own_script)
         except IllegalKnobs as error:
             raise InputError(f"{where}: {error}") from None
 
@@ -229,6 +241,11 @@ def _history(value: Any, folder: Path, where: str) -> History:
     return history.model_copy(update={"path": _store_place(folder, history.path)})
 
 
+def _command(value: Any, folder: Path, where: str) -> Script:
+    script = Script.from_mapping(value, where)
+    return script.model_copy(update={"folder": str((folder / script.folder).resolve())})
+
+
 def _launcher(value: Any, folder: Path, where: str) -> Any:
     if not isinstance(value, dict):
         raise InputError(f"{where}: is no mapping; give one such as local: {{devices: 2}}")
@@ -245,4 +262,5 @@ _LOADERS: dict[str, Callable[[Any, Path, str], Any]] = {
     "platform": _platform,
     "history": _history,
     "launcher": _launcher,
+    "command": _command,
 }

@@ -243,6 +243,7 @@ class TuningSession:
             knobs=knobs,
             seed=self.job.seed,
             measure=self.job.measure,
+            script=self.job.command,
         )
 
 
@@ -254,6 +255,8 @@ def open_launcher(job: JobSpec, folder: Path) -> Launcher:
     settings = job.launcher
     if settings.get("local") == {"devices": "auto"}:
         settings = settings | {"local": {"devices": local_devices(backend)}}
+    if job.command.run is not None:
+        settings = {"warm": False} | settings  # nothing is forked that needs torch
     return launcher_for(settings, folder, backend)
 
 

@@ -185,13 +185,13 @@ class HostsLauncher(Launcher):
     def submit(self, spec: TrialSpec) -> Handle:
         folder = self.folder / spec.trial_id
         folder.mkdir(parents=True, exist_ok=True)
-        for kind in ("rank-*", "node-*", "ended", "result", "progress"):
+        for kind in ("rank-*", "node-*", "ended", "result", "progress", "recorded"):
             for old in folder.glob(f"{kind}.json"):
                 old.unlink()
         if not (folder / "spec.json").exists():
             write_json(folder / "spec.json", spec.model_dump(mode="json"))
         (folder / "spec.json").touch()  # when this run began, should recover have to know
-        self._start(spec.trial_id, folder, "pretune.collector.trial_program", spec.knobs.environment())
+        self._start(spec.trial_id, folder, *_program(spec))
         return Handle(spec, folder)
 
     def poll(self, handle: Handle) -> Trial | None:
@@ -248,7 +248,10 @@ class HostsLauncher(Launcher):
             raise LaunchError(f"{module} failed ({why}); see {folder}")
         return folder
 
-    def _start(self, name: str, folder: Path, module: str, extra: dict[str, str]) -> _Running:
+    def _start(
+        self, name: str, folder: Path, module: str, extra: dict[str, str], of_the_node: bool = False
+    ) -> _Running:
+        """``of_the_node``: one light process on each host, which starts the ranks itself."""
         self._connect()
         self._agents[0].say(port=True)
         port = self._agents[0].wait_for("port", 10.0)
@@ -260,14 +263,13 @@ class HostsLauncher(Launcher):
             "LOCAL_WORLD_SIZE": str(ranks),
             "GROUP_WORLD_SIZE": str(len(self.hosts)),
         }
-        warm = self._forks(extra)
+        warm = self._forks(extra) and not of_the_node
         running = _Running(name, folder.resolve(), time.time(), time.monotonic(), warm)
         for index, agent in enumerate(self._agents):
             own = self._environment(agent.host)
             mine = {**_handed_on(), **own, **extra, **meeting, "GROUP_RANK": str(index)}
-            agent.say(
-                run=name, module=module, folder=str(running.folder), ranks=ranks, env=mine, cold=not warm
-            )
+            how = {"ranks": 1, "cold": False} if of_the_node else {"ranks": ranks, "cold": not warm}
+            agent.say(run=name, module=module, folder=str(running.folder), env=mine, **how)
         self._running[name] = running
         return running
 
@@ -348,6 +350,13 @@ class HostsLauncher(Launcher):
             time.sleep(0.02)
         for agent in self._agents:
             agent.ended.pop(running.name, None)
+
+
+def _program(spec: TrialSpec) -> tuple[str, dict[str, str], bool]:
+    """What runs of a trial, with which variables, and whether once on a node: see ``_start``."""
+    if spec.script.run is not None:
+        return "pretune.collector.script_program", {}, True
+    return "pretune.collector.trial_program", spec.knobs.environment(), False
 
 
 def _handed_on() -> dict[str, str]:
