@@ -81,11 +81,11 @@ class Command:
         quiet_since: float | None = None
         while open_ends.get_map():
             ready = open_ends.select(timeout=0.1)
-            meanwhile()
             for key, _ in ready:
                 if not _passed(key.fd, key.data, log):
                     open_ends.unregister(key.fd)
                     os.close(key.fd)
+            meanwhile()
             if ready or self.process.poll() is None:
                 quiet_since = None
             elif time.monotonic() - (quiet_since := quiet_since or time.monotonic()) > QUIET_S:

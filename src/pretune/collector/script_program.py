@@ -30,6 +30,7 @@ from pretune.datasets.script import file_placeholder
 from pretune.datasets.trial import Status, TrialSpec
 
 NEWS_S = 0.5  # between looks at what the script has done
+LEAVE_S = 1.0  # what a script gets to end by itself once its recorder is done
 # what tells a rank of pretune's own who it is: a script's launcher gives its ranks their own
 _OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
 
@@ -39,6 +40,8 @@ def run(folder: Path) -> int:
     adopt_orphans()
     node = int(os.environ["GROUP_RANK"])
     spec = TrialSpec.from_mapping(read_json(folder / "spec.json"), str(folder / "spec.json"))
+    os.environ |= sheet.environment(folder / "spec.json")
+    sheet.report("script", 0)
     found = _followed(spec, folder, node)
     kill([each for each in family(os.getpid()) if each.pid != os.getpid()])  # what it left behind
     failed = found.status is not Status.OK
@@ -58,7 +61,7 @@ def _followed(spec: TrialSpec, folder: Path, node: int) -> Verdict:
     enter_control_groups()
     with _into_nowhere():
         try:
-            recording.start(words, _environment(spec, folder), spec.script.folder)
+            recording.start(words, _environment(spec), spec.script.folder)
         except OSError as error:
             log.end(None)
             why = f"{words[0]} cannot be run in {spec.script.folder} ({error.strerror})"
@@ -93,11 +96,11 @@ def values(spec: TrialSpec, folder: Path, node: int) -> dict[str, KnobValue]:
     return spec.knobs.settings() | of_the_trial | paths
 
 
-def _environment(spec: TrialSpec, folder: Path) -> dict[str, str]:
-    """This process's, with the trial's sheet, and the knobs that are variables."""
+def _environment(spec: TrialSpec) -> dict[str, str]:
+    """This process's, with the knobs that are variables."""
     inherited = {name: value for name, value in os.environ.items() if name not in _OURS}
     threads = {"OMP_NUM_THREADS": str(spec.knobs.threads_per_rank)} if spec.knobs.threads_per_rank else {}
-    return inherited | threads | spec.knobs.environment() | sheet.environment(folder / "spec.json")
+    return inherited | threads | spec.knobs.environment()
 
 
 def _fresh(path: Path) -> Path:
@@ -145,7 +148,8 @@ class _Watch:
 
     def _end(self, since_s: float) -> None:
         """What a recorder has measured need not go on: it may end by itself, is asked to, is killed."""
-        if since_s > 2 * GRACE_S:
+        sheet.report("ending", 0)
+        if since_s > LEAVE_S + GRACE_S:
             kill(family(self.recording.command.process.pid))
-        elif since_s > GRACE_S:
+        elif since_s > LEAVE_S:
             self.recording.command.stop()

@@ -61,12 +61,14 @@ class _Steps:
         step = int(said["step"]) if said.get("step") else (self.step or 0) + 1
         if self.step is not None and step <= self.step:
             return
+        self.run.loss(real(said.get("loss") or ""))
         windows = 1 if self.step is None else step - self.step
         seconds = _stated(said) or self._passed(came_s, windows)
+        if seconds == 0:
+            return  # it came in one piece with the line before: the next one's time is that of both
         self.run.at, self.step, self.came_s = number, step, came_s
         if seconds:
             self.run.record(Record(seconds, windows), match.string)
-        self.run.loss(real(said.get("loss") or ""))
 
     def _passed(self, came_s: float | None, windows: int) -> float | None:
         if came_s is None or self.came_s is None:

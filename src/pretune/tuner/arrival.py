@@ -37,11 +37,17 @@ def _files(declared: Framework, workload: Workload) -> list[str]:
     return [file_placeholder(name) for name in declared.files_to_follow(workload, anywhere, knobs)]
 
 
-def check_knobs_arrive(script: Script, candidates: Candidates, default: Knobs, where: str) -> None:
-    """Raises :class:`InputError` naming a knob that differs between trials, and would be the
-    same in the script; or that the command asks for, and some trial has not."""
+def check_knobs_arrive(
+    script: Script, named: Collection[str], candidates: Candidates, default: Knobs, where: str
+) -> None:
+    """Raises :class:`InputError` naming a knob that differs between trials, and would be the same in the
+    script; or that the command asks for, and some trial has not.
+
+    ``named``: the knobs that the job itself names. What a framework makes of those is its own affair, but for
+    the accumulation: without it micro batches of another size are another global batch.
+    """
     taken, samples = set(script.placeholders()), [*_spread(candidates.knobs), default]
-    for name in sorted(_differing(candidates, default)):
+    for name in sorted(_differing(candidates, default) & {*named, "accumulation"}):
         told = name in taken or name.startswith(_VARIABLES) or name == "dp"
         if not (told or taken & set(_TOLD.get(name, ())) or _in_a_file(name, taken, samples, candidates)):
             raise InputError(

@@ -144,7 +144,8 @@ class JobSpec(Spec):
         where = f"job {self.name}: space"
         found = self.space_of_knobs().candidates(self.workload(), platform, self.framework, where)
         if self.command.run is not None:
-            check_knobs_arrive(self.command, found, self.default_knobs(platform), where)
+            named = {*self.space, *self.default.settings()}
+            check_knobs_arrive(self.command, named, found, self.default_knobs(platform), where)
         return found
 
     def space_of_knobs(self) -> Space:
