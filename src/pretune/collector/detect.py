@@ -102,7 +102,7 @@ def probe_platform(
     launcher: HostsLauncher, plan: Plan, name: str | None = None, news: News = lambda _: None
 ) -> Probed:
     """The same by any plan, called ``name``; ``news`` hears the ``phase`` that it is at."""
-    platform = _unprobed(launcher, name)
+    platform = unprobed(launcher, name)
     folder = launcher.folder / "probe"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "progress.json").unlink(missing_ok=True)  # of an earlier probe
@@ -122,8 +122,8 @@ def probe_platform(
     return Probed(platform.model_copy(update=known), found)
 
 
-def _unprobed(launcher: HostsLauncher, name: str | None) -> Platform:
-    """What is known before; raises :class:`InputError` for a name that will not do."""
+def unprobed(launcher: HostsLauncher, name: str | None = None) -> Platform:
+    """What is known before it is probed; raises :class:`InputError` for a name that will not do."""
     known = {
         "name": name or "unprobed",
         "accelerator": {"name": "unknown"},

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 import polars as pl
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from pretune.collector.reading import LOGS
 from pretune.datasets.frameworks import framework as find_framework
 from pretune.datasets.knobs import Knobs, KnobValue
 from pretune.datasets.platform import Platform
@@ -244,6 +245,11 @@ def _history(value: Any, folder: Path, where: str) -> History:
 
 def _command(value: Any, folder: Path, where: str) -> Script:
     script = Script.from_mapping(value, where)
+    if script.log_format not in (None, *LOGS):
+        known = ", ".join(LOGS)
+        raise InputError(
+            f"{where}: log_format: {script.log_format!r} is nothing that training prints; known: {known}"
+        )
     return script.model_copy(update={"folder": str((folder / script.folder).resolve())})
 
 

@@ -31,6 +31,7 @@ from pretune.tuner.answer import Answer
 from pretune.tuner.fitting import track_session_surrogate
 from pretune.tuner.job import JobSpec, find_store
 from pretune.tuner.journal import Journal
+from pretune.tuner.prospect import check_here, lacking_memory
 from pretune.tuner.runner import TrialRunner, Watcher
 from pretune.tuner.tuner import Predicted, Tuner
 from pretune.tuner.verify import Comparison, compare
@@ -84,7 +85,7 @@ def open_session(job: JobSpec, out: Path, watcher: Watcher) -> Iterator[Opened]:
                     "change between runs); name another folder with --out"
                 )
             watcher.note(f"going on with session {state.id} in {out}")
-        _check_launcher(job, state.platform, launcher)
+        check_launcher(job, state.platform, launcher)
         write_json(path, state.model_dump(mode="json"))
         yield Opened(state, launcher)
 
@@ -100,7 +101,7 @@ def _new_state(job: JobSpec, launcher: Launcher, watcher: Watcher) -> SessionSta
     )
 
 
-def _check_launcher(job: JobSpec, platform: Platform, launcher: Launcher) -> None:
+def check_launcher(job: JobSpec, platform: Platform, launcher: Launcher) -> None:
     """Raises :class:`InputError` where the launcher cannot be on the platform: its ranks, its backend."""
     from pretune.collector.detect import detect_backend
 
@@ -143,6 +144,7 @@ class TuningSession:
             self.state = opened.state
             self.candidates = self.job.candidates(self.state.platform)
             default = self.job.default_knobs(self.state.platform)
+            self._look_ahead(opened.launcher, default)
             self._begin_tracking()
             store, runs = TrialStore(self.out / "trials"), self.out / "runs"
             self.runner = TrialRunner(opened.launcher, store, runs, self.tracker, self.watcher)
@@ -164,6 +166,13 @@ class TuningSession:
         )
         self.tracker.session_ended(self.state.id, answer.metrics(), answer.write(), answer.markdown())
         return answer
+
+    def _look_ahead(self, launcher: Launcher, default: Knobs) -> None:
+        """What can be told before a trial is spent; ``pretune preflight`` looks at the hosts too."""
+        if isinstance(launcher, HostsLauncher) and not any(host.prefix for host in launcher.hosts):
+            check_here(self._sheet("ahead", "default", default), self.out / "runs")
+        if (lacking := lacking_memory(self.candidates, default)) is not None:
+            self.watcher.note(f"warning: {lacking.problem}")
 
     def _begin_tracking(self) -> None:
         none = self.job.history.path == "none"

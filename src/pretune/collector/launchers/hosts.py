@@ -231,14 +231,22 @@ class HostsLauncher(Launcher):
         self._agents.clear()
 
     # -- running something on every rank ------------------------------------------
-    def run(self, name: str, module: str, timeout_s: float = 300.0, news: News = lambda _: None) -> Path:
+    def run(
+        self,
+        name: str,
+        module: str,
+        timeout_s: float = 300.0,
+        news: News = lambda _: None,
+        of_the_node: bool = False,
+    ) -> Path:
         """Run ``module.run(folder)`` on every rank and wait, passing on its progress; returns the folder.
 
-        Raises :class:`LaunchError` when a rank fails or the time is over.
+        ``of_the_node``: in one light process on each host, not in every rank. Raises :class:`LaunchError`
+        when a rank fails or the time is over.
         """
         folder = self.folder / name
         folder.mkdir(parents=True, exist_ok=True)
-        running = self._start(name, folder, module, {})
+        running = self._start(name, folder, module, {}, of_the_node)
         while (ending := self._ending(running, timeout_s)) is None:
             news(running.said)
             time.sleep(0.05)
