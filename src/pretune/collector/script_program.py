@@ -55,6 +55,8 @@ def run(folder: Path) -> int:
 
 def _followed(spec: TrialSpec, folder: Path, node: int) -> Verdict:
     """What came of the command."""
+    for name, text in _files(spec).items():
+        (folder / name).write_text(text, encoding="utf-8")  # on every node the same
     words = spec.script.words(values(spec, folder, node))
     log = TimedLog(_fresh(folder / f"output-{node}.log"))
     recording = Recording(folder, log)
@@ -71,7 +73,7 @@ def _followed(spec: TrialSpec, folder: Path, node: int) -> Verdict:
 
 
 def values(spec: TrialSpec, folder: Path, node: int) -> dict[str, KnobValue]:
-    """What stands for each placeholder on this node; the framework's files are written on the way."""
+    """What stands for each placeholder on this node, the framework's files being in ``folder``."""
     workload, platform = spec.workload, spec.platform
     of_the_trial: dict[str, KnobValue] = {
         "devices": platform.devices,
@@ -85,15 +87,16 @@ def values(spec: TrialSpec, folder: Path, node: int) -> dict[str, KnobValue]:
         "trial_id": spec.trial_id,
         "folder": str(folder),
         "node_rank": node,
-        "master_addr": os.environ["MASTER_ADDR"],
-        "master_port": os.environ["MASTER_PORT"],
+        "master_addr": os.environ.get("MASTER_ADDR", "127.0.0.1"),
+        "master_port": os.environ.get("MASTER_PORT", "0"),
         "python": sys.executable,
     }
-    files = framework(spec.framework).files_to_follow(workload, platform, spec.knobs)
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")  # on every node the same
-    paths: dict[str, KnobValue] = {file_placeholder(name): str(folder / name) for name in files}
+    paths: dict[str, KnobValue] = {file_placeholder(name): str(folder / name) for name in _files(spec)}
     return spec.knobs.settings() | of_the_trial | paths
+
+
+def _files(spec: TrialSpec) -> dict[str, str]:
+    return framework(spec.framework).files_to_follow(spec.workload, spec.platform, spec.knobs)
 
 
 def _environment(spec: TrialSpec) -> dict[str, str]:

@@ -115,6 +115,7 @@ class Campaign:
                 knobs=knobs,
                 seed=self.job.seed,
                 measure=self.job.measure,
+                script=self.job.command,
             )
             for suffix, purpose, knobs in turns
         ]

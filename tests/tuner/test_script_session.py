@@ -1,0 +1,57 @@
+"""A whole session whose trials run a script that knows nothing of pretune."""
+
+from __future__ import annotations
+
+import pytest
+
+from pretune.datasets import TrialStore
+from pretune.errors import InputError
+from pretune.mlflow_config.none import NoTracker
+from pretune.tuner.job import JobSpec
+from pretune.tuner.session import TuningSession
+
+SCRIPT = """
+import sys, time
+batch, accumulation, steps = map(int, sys.argv[1:4])
+for step in range(steps):
+    time.sleep(accumulation * 0.01 * (1 + batch / 16))
+    print(f"step {step} loss {3 / (step + 1):.3f}", flush=True)
+"""
+
+
+@pytest.fixture
+def job(write_job, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    platform = {"name": "pc", "accelerator": {"name": "core"}, "devices_per_node": 1, "backend": "gloo"}
+    return lambda **changes: JobSpec.from_yaml(
+        write_job(
+            **{
+                "platform": platform,
+                "launcher": {"local": {"devices": 1}},
+                "framework": "torch_ddp",
+                "command": "{python} train.py {micro_batch} {accumulation} {steps}",
+                "space": {"micro_batch": [2, 16]},
+                "default": {"micro_batch": 2},
+                "history": "none",
+                "budget": {"trials": 2},
+                "measure": {"max_warmup_windows": 3, "max_windows": 7},
+            }
+            | changes
+        )
+    )
+
+
+def test_the_fastest_configuration_of_a_script_is_found(job, tmp_path):
+    answer = TuningSession(job(), tmp_path / "out", NoTracker()).run()
+    assert answer.comparison.recommended.knobs.micro_batch == 16
+    assert answer.comparison.speedup["default"].ratio > 2
+    store = TrialStore(tmp_path / "out" / "trials")
+    assert {trial.script.run for trial in store.trials()} == {job().command.run}
+    assert all(trial.ok for trial in store.trials())
+
+
+def test_what_every_trial_would_miss_ends_the_session_before_the_first(job, tmp_path):
+    missing = job(command="{python} main.py {micro_batch} {accumulation}")
+    with pytest.raises(InputError, match=r"command: main\.py is not in"):
+        TuningSession(missing, tmp_path / "out", NoTracker()).run()
+    assert not list(TrialStore(tmp_path / "out" / "trials").trials())
