@@ -30,11 +30,11 @@ def job(write_job, tmp_path):
                 "launcher": {"local": {"devices": 1}},
                 "framework": "torch_ddp",
                 "command": "{python} train.py {micro_batch} {accumulation} {steps}",
-                "space": {"micro_batch": [2, 16]},
-                "default": {"micro_batch": 2},
+                "space": {"micro_batch": [4, 16]},
+                "default": {"micro_batch": 4},
                 "history": "none",
                 "budget": {"trials": 2},
-                "measure": {"max_warmup_windows": 3, "max_windows": 7},
+                "measure": {"max_warmup_windows": 3, "max_windows": 21},
             }
             | changes
         )
@@ -44,10 +44,10 @@ def job(write_job, tmp_path):
 def test_the_fastest_configuration_of_a_script_is_found(job, tmp_path):
     answer = TuningSession(job(), tmp_path / "out", NoTracker()).run()
     assert answer.comparison.recommended.knobs.micro_batch == 16
-    assert answer.comparison.speedup["default"].ratio > 2
+    assert answer.comparison.speedup["default"].ratio > 1.5
     store = TrialStore(tmp_path / "out" / "trials")
     assert {trial.script.run for trial in store.trials()} == {job().command.run}
-    assert all(trial.ok for trial in store.trials())
+    assert [trial.cause for trial in store.trials()] == [None] * 6
 
 
 def test_what_every_trial_would_miss_ends_the_session_before_the_first(job, tmp_path):
