@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import pytest
 
 from pretune.datasets import TrialStore
@@ -48,6 +51,12 @@ def test_the_fastest_configuration_of_a_script_is_found(job, tmp_path):
     store = TrialStore(tmp_path / "out" / "trials")
     assert {trial.script.run for trial in store.trials()} == {job().command.run}
     assert [trial.cause for trial in store.trials()] == [None] * 6
+
+    launch = [tmp_path / "out" / "launch.sh", "further"]
+    three = {**os.environ, "STEPS": "3"}
+    done = subprocess.run(launch, env=three, capture_output=True, text=True, check=True)
+    assert [line.split()[:2] for line in done.stdout.splitlines()] == [["step", f"{n}"] for n in range(3)]
+    assert "STEPS" in subprocess.run(launch, capture_output=True, text=True, check=False).stderr
 
 
 def test_what_every_trial_would_miss_ends_the_session_before_the_first(job, tmp_path):

@@ -68,18 +68,25 @@ class Script(Spec):
 
     def placeholders(self) -> Iterator[str]:
         """The names that ``run`` asks for, each as often as it does."""
+        for factors in self._fields():
+            yield from factors
+
+    def factors(self) -> set[str]:
+        """The names that stand in products."""
+        return {name for factors in self._fields() if len(factors) > 1 for name in factors}
+
+    def _fields(self) -> Iterator[list[str]]:
         for word in shlex.split(self.run or ""):
             for _, field, _, _ in Formatter().parse(word):
                 if field is not None:
-                    yield from (name.strip() for name in field.split("*"))
+                    yield [name.strip() for name in field.split("*")]
 
     def words(self, values: Mapping[str, KnobValue]) -> list[str]:
         """The command, with ``values`` for its placeholders. Raises :class:`KeyError` for one without."""
         words = []
         for word in shlex.split(self.run or ""):
-            filled = "".join(
-                text + _shown(field, choices, values) for text, field, choices, _ in _parsed(word)
-            )
+            parsed = Formatter().parse(word)
+            filled = "".join(text + _shown(field, choices, values) for text, field, choices, _ in parsed)
             if filled or not word:
                 words.append(filled)
         return words
@@ -89,10 +96,6 @@ def file_placeholder(name: str) -> str:
     """What stands for a framework's file: its name without its ending, ``ds_config`` for
     ``ds_config.json``."""
     return re.sub(r"\W", "_", Path(name).stem)
-
-
-def _parsed(word: str) -> Iterator[tuple[str, str | None, str | None, str | None]]:
-    yield from Formatter().parse(word)
 
 
 def _shown(field: str | None, choices: str | None, values: Mapping[str, KnobValue]) -> str:
