@@ -24,6 +24,7 @@ WORKLOAD = Workload(
     precision="fp32",
 )
 PLATFORM = Platform(name="p", accelerator=Accelerator(name="cpu"), devices_per_node=2, backend="gloo")
+STALL_S = 6.0
 COUNT = itertools.count()
 ONE = PLATFORM.model_copy(update={"devices_per_node": 1})
 
@@ -43,7 +44,7 @@ def sheet(trial_id, run, folder=".", framework_name="torch_ddp", timeout_s=60.0,
 
 @pytest.fixture(scope="module")
 def launcher(tmp_path_factory):
-    settings = {"local": {"devices": 2}, "warm": False, "stall_s": 3.0}
+    settings = {"local": {"devices": 2}, "warm": False, "stall_s": STALL_S}
     with launcher_for(settings, tmp_path_factory.mktemp("runs")) as opened:
         yield opened
 
@@ -84,7 +85,6 @@ def test_a_step_line_says_where_the_time_stands(ended):
 
 BROKEN = {  # how the script behaves -> status, words of the cause
     "silent": (Status.CRASH, "exits with code 0, but printed no step"),
-    "usage": (Status.CRASH, "exits with code 0, but printed no step"),
     "short": (Status.CRASH, r"only its warm-up \(1 lines of progress\); let it run for longer"),
     "nan": (Status.DIVERGED, "the loss became nan"),
     "hang": (Status.TIMEOUT, "no progress for"),
@@ -96,13 +96,16 @@ BROKEN = {  # how the script behaves -> status, words of the cause
     "exit": (Status.CRASH, "exits with return code = 3"),
     "segfault": (Status.CRASH, "exits with return code = 139"),
 }
+WAIT = ("stuck",)  # as long as "hang", and show little more
 
 
 def gone(pid):
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in WAIT else name for name in BROKEN]
+)
 def test_the_status_is_true_whatever_the_script_does(ended, name):
     status, cause = BROKEN[name]
     trial, folder = ended(act(name))
@@ -227,3 +230,65 @@ def test_an_importer_reads_what_the_script_prints_and_holds_it_against_the_trial
     quiet, _ = ended(act("train"), log_format="megatron")
     assert quiet.status is Status.CRASH
     assert "no importer understands its output (megatron)" in quiet.cause
+
+
+MEETS = """
+import socket, sys, time
+time.sleep(0.3)
+node, address, port, act = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
+if node == 0:
+    with socket.create_server((address, port)) as server:
+        peer, _ = server.accept()
+        for step in range(24):
+            time.sleep(0.02)
+            peer.sendall(b".")
+            if not peer.recv(1):
+                raise ConnectionError("the peer is gone")
+            print(f"step {step} loss {3 - step / 10}", flush=True)
+else:
+    for _ in range(100):
+        try:
+            peer = socket.create_connection((address, port))
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+    for step in range(24):
+        if act == "oom" and step == 9:
+            raise MemoryError("no more on node 1")
+        if act == "hang" and step == 9:
+            time.sleep(600)
+        if peer.recv(1):
+            peer.sendall(b".")
+"""
+
+
+@pytest.fixture(scope="module")
+def two_nodes(tmp_path_factory):
+    here = {"address": "127.0.0.1", "interface": "lo", "prefix": ["nice"]}
+    folder = tmp_path_factory.mktemp("nodes")
+    settings = {"hosts": [here, here], "warm": False, "stall_s": STALL_S}
+    with launcher_for(settings, folder) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("act", "status", "cause"),
+    [
+        ("train", Status.OK, None),
+        ("oom", Status.OOM, "MemoryError: no more on node 1"),
+        pytest.param("hang", Status.TIMEOUT, "no progress for 6 s", marks=pytest.mark.long),
+    ],
+)
+def test_a_command_runs_once_on_every_node_and_all_of_them_make_one_trial(
+    two_nodes, tmp_path, act, status, cause
+):
+    (tmp_path / "train.py").write_text(MEETS)
+    words = f"{{python}} train.py {{node_rank}} {{master_addr}} {{master_port}} {act}"
+    platform = PLATFORM.model_copy(update={"devices_per_node": 1, "nodes": 2})
+    handle = two_nodes.submit(sheet(f"nodes-{act}", words, folder=tmp_path, platform=platform))
+    while (trial := two_nodes.poll(handle)) is None:
+        time.sleep(0.02)
+    assert trial.status is status
+    assert (trial.cause or "").startswith(cause or "")
+    if trial.ok:
+        assert len(trial.hosts) == 2

@@ -69,7 +69,7 @@ def test_a_host_that_sees_another_folder_of_that_name_is_named(write_job, tmp_pa
     assert "--out must be a folder that every host sees" in str(problem)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.system
 @needs_root
 @pytest.mark.skipif(

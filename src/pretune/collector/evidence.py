@@ -56,8 +56,10 @@ def judge(spec: TrialSpec, folder: Path, ending: Ending) -> Trial:
     status, cause = status_of(folder, ending)
     result = read_json(folder / "result.json") or {}
     ranks = _ranks(folder)
-    hosts = {"hosts": [rank["host"] for rank in ranks if "host" in rank]}  # of a script that does not tell
-    measured = hosts | result if status is Status.OK else _of_failure(ranks, result)
+    hosts = [rank["host"] for rank in ranks if "host" in rank]
+    measured = _of_failure(ranks, result)
+    if status is Status.OK:  # what a script prints does not tell where it ran
+        measured = result | {"hosts": result.get("hosts") or hosts}
     return Trial.model_validate(
         {
             **spec.model_dump(),

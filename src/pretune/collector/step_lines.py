@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from pretune.datasets.importers.base import Run, SetAside
@@ -43,8 +44,19 @@ class StepLines:
                 failures.read(line)
         if not kinds:
             raise InputError(f"{path}: has no line of a step (of the form {self.pattern.pattern})")
+        for steps in kinds.values():
+            steps.settle()
         usual = max(kinds.values(), key=lambda each: each.run.records)
         yield usual.run.finish(path, "steps") or SetAside(str(path), None, "prints one step alone")
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A step's line: its number in the log, and when it had come."""
+
+    step: int
+    line: int
+    came_s: float | None
 
 
 class _Steps:
@@ -53,27 +65,38 @@ class _Steps:
     def __init__(self, line: int, failures: Failures) -> None:
         self.run = RunLog(line, {})
         self.run.failures = failures
-        self.step: int | None = None
-        self.came_s: float | None = None
+        self.timed: _Mark | None = None  # up to here time was counted
+        self.last: _Mark | None = None
 
     def add(self, number: int, match: re.Match[str], came_s: float | None) -> None:
-        said = match.groupdict()
-        step = int(said["step"]) if said.get("step") else (self.step or 0) + 1
-        if self.step is not None and step <= self.step:
+        said, before = match.groupdict(), self.last.step if self.last else None
+        step = int(said["step"]) if said.get("step") else (before or 0) + 1
+        if before is not None and step <= before:
             return
         self.run.loss(real(said.get("loss") or ""))
-        windows = 1 if self.step is None else step - self.step
-        seconds = _stated(said) or self._passed(came_s, windows)
-        if seconds == 0:
-            return  # it came in one piece with the line before: the next one's time is that of both
-        self.run.at, self.step, self.came_s = number, step, came_s
-        if seconds:
-            self.run.record(Record(seconds, windows), match.string)
+        if self.last and self.last.came_s != came_s:  # lines that came in one piece count as its last one
+            self.settle()
+        self.last = _Mark(step, number, came_s)
+        if seconds := _stated(said):
+            self._record(seconds, 1 if before is None else step - before)
+            self.timed = self.last
 
-    def _passed(self, came_s: float | None, windows: int) -> float | None:
-        if came_s is None or self.came_s is None:
-            return None
-        return (came_s - self.came_s) / windows
+    def settle(self) -> None:
+        """Count the time up to the last line, unless it was stated."""
+        before, now = self.timed, self.last
+        if now is None or now is before:
+            return
+        self.timed = now
+        if before and before.came_s is not None and now.came_s is not None:
+            windows = now.step - before.step
+            self._record((now.came_s - before.came_s) / windows, windows)
+
+    def _record(self, seconds: float, windows: int) -> None:
+        assert self.last
+        self.run.at = self.last.line
+        self.run.record(
+            Record(seconds, windows), f"step {self.last.step} at line {self.last.line}: {seconds}"
+        )
 
 
 def _stated(said: dict[str, str | None]) -> float | None:

@@ -10,16 +10,10 @@ from pathlib import Path
 def train(
     steps=12, say="iter {step}: loss {loss}, time 10.00ms", seconds=0.03, loss=lambda step: 3 - step / 10
 ):
+    time.sleep(0.3)  # as imports take
     for step in range(steps):
         time.sleep(seconds)
         print(say.format(step=step, loss=loss(step)), flush=True)
-
-
-def fork_and(parent, child):
-    if os.fork():
-        parent()
-    else:
-        child()
 
 
 def hang():
@@ -55,8 +49,7 @@ def out_of_memory():
 
 ACTS = {
     "train": train,
-    "silent": lambda: time.sleep(0.1),
-    "usage": lambda: print("nothing to do", flush=True),
+    "silent": lambda: print("usage: script.py [--train]", flush=True),
     "short": lambda: train(2),
     "nan": lambda: train(loss=lambda step: 3.0 if step < 5 else float("nan")),
     "hang": hang,
@@ -67,7 +60,6 @@ ACTS = {
     "oom": out_of_memory,
     "exit": lambda: (train(), sys.exit(3)),
     "segfault": lambda: (train(4), os.kill(os.getpid(), signal.SIGSEGV)),
-    "batch": lambda: (print("x", flush=True), train()),
 }
 
 if __name__ == "__main__":
