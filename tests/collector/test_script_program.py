@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pretune.collector import script_program
 from pretune.collector.launchers import launcher_for
 from pretune.datasets import Accelerator, Knobs, Measure, ModelSpec, Platform, Status, TrialSpec, Workload
 from pretune.datasets.frameworks import framework
@@ -292,3 +294,27 @@ def test_a_command_runs_once_on_every_node_and_all_of_them_make_one_trial(
     assert (trial.cause or "").startswith(cause or "")
     if trial.ok:
         assert len(trial.hosts) == 2
+
+
+def test_a_script_does_not_outlive_an_agent_that_is_killed(tmp_path):
+    with launcher_for({"local": {"devices": 1}, "warm": False}, tmp_path) as opened:
+        handle = opened.submit(sheet("orphan", act("hang")))
+        while not (pids := [int(path.name.split("-")[1]) for path in handle.folder.glob("hangs-*")]):
+            time.sleep(0.02)
+        children = psutil.Process().children()
+        agents = [each for each in children if "pretune.collector.agent" in each.cmdline()]
+        max(agents, key=psutil.Process.create_time).kill()
+        limit = time.monotonic() + 30
+        while not all(map(gone, pids)):
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+
+
+def test_a_folder_that_takes_no_more_is_no_fault_of_the_configuration(tmp_path, monkeypatch):
+    full = sheet("full", act("train"))
+    (tmp_path / "spec.json").write_text(full.model_dump_json())
+    monkeypatch.setenv("GROUP_RANK", "0")
+    monkeypatch.setattr("os.environ", dict(os.environ))
+    monkeypatch.setattr(script_program, "adopt_orphans", lambda: None)
+    (tmp_path / "output-0.log").mkdir()
+    assert script_program.run(tmp_path) == os.EX_IOERR

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from pretune.collector.reading import Outcome, Reading, outcomes, read_log
@@ -12,7 +13,7 @@ from pretune.collector.record import Recording
 from pretune.collector.step_lines import StepLines
 from pretune.collector.windows import relative_std_error
 from pretune.datasets.frameworks.common import LAYOUT
-from pretune.datasets.importers.base import SetAside
+from pretune.datasets.importers.base import Run, SetAside
 from pretune.datasets.importers.complete import Given
 from pretune.datasets.platform import StatedPlatform
 from pretune.datasets.schema import flatten
@@ -31,6 +32,16 @@ class Verdict:
     status: Status
     cause: str | None = None
     measured: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _InTheTrial(Reading):
+    """The trial knows its device: whatever the log calls the same one is no contradiction."""
+
+    def made(self, run: Run, path: Path, name: str) -> Trial | SetAside:
+        told = run.values.items()
+        values = {column: value for column, value in told if not column.startswith("accelerator.")}
+        return super().made(replace(run, values=values), path, name)
 
 
 def verdict(spec: TrialSpec, recording: Recording, handed: Mapping[str, Any] | None) -> Verdict:
@@ -89,7 +100,7 @@ def _read(spec: TrialSpec, recording: Recording) -> list[Outcome] | SetAside:
         StatedPlatform.model_validate(spec.platform.model_dump()),
         {name: value for name, value in known.items() if name.startswith(("model.", "workload."))},
     )
-    reading = Reading(uuid.uuid4().hex, stated, stated)
+    reading = _InTheTrial(uuid.uuid4().hex, stated, stated)
     steps = StepLines(script.step_line, recording.log.came_s)
     told = [] if script.log_format else outcomes(path, "steps", steps.read, ended, reading)
     by_steps = [each for each in told if not isinstance(each, SetAside)]

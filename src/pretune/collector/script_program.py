@@ -36,7 +36,18 @@ _OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "
 
 
 def run(folder: Path) -> int:
-    """Run the script on this node to its end; 0 when nothing is wrong with what it did, else 1."""
+    """Run the script on this node to its end; 0 when nothing is wrong with what it did, else 1.
+
+    ``os.EX_IOERR`` when FOLDER takes no more: the host's trouble, which says nothing of the configuration.
+    """
+    try:
+        return _run(folder)
+    except OSError as error:
+        print(error, file=sys.stderr, flush=True)
+        return os.EX_IOERR
+
+
+def _run(folder: Path) -> int:
     adopt_orphans()
     node = int(os.environ["GROUP_RANK"])
     spec = TrialSpec.from_mapping(read_json(folder / "spec.json"), str(folder / "spec.json"))
@@ -69,6 +80,8 @@ def _followed(spec: TrialSpec, folder: Path, node: int) -> Verdict:
             why = f"{words[0]} cannot be run in {spec.script.folder} ({error.strerror})"
             return Verdict(Status.INVALID, why)
         recording.follow(_Watch(recording, folder))
+    if log.trouble:
+        raise OSError(log.trouble)
     return verdict(spec, recording, sheet.handed_over(folder))
 
 

@@ -19,7 +19,7 @@ from pydantic import NonNegativeFloat
 from pretune.collector.evidence import read_json, write_json
 from pretune.collector.launchers import launcher_for
 from pretune.collector.launchers.base import Launcher
-from pretune.collector.launchers.hosts import HostsLauncher
+from pretune.collector.launchers.hosts import HostsLauncher, LocalLauncher
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Accelerator, Platform
 from pretune.datasets.spec import Spec
@@ -169,7 +169,7 @@ class TuningSession:
 
     def _look_ahead(self, launcher: Launcher, default: Knobs) -> None:
         """What can be told before a trial is spent; ``pretune preflight`` looks at the hosts too."""
-        if isinstance(launcher, HostsLauncher) and not any(host.prefix for host in launcher.hosts):
+        if isinstance(launcher, LocalLauncher):
             check_here(self._sheet("ahead", "default", default), self.out / "runs")
         if (lacking := lacking_memory(self.candidates, default)) is not None:
             self.watcher.note(f"warning: {lacking.problem}")
