@@ -14,6 +14,7 @@ import pytest
 
 from pretune.collector import script_program
 from pretune.collector.launchers import launcher_for
+from pretune.collector.sheet import environment
 from pretune.datasets import Accelerator, Knobs, Measure, ModelSpec, Platform, Status, TrialSpec, Workload
 from pretune.datasets.frameworks import framework
 from pretune.datasets.script import Script
@@ -310,11 +311,26 @@ def test_a_script_does_not_outlive_an_agent_that_is_killed(tmp_path):
             time.sleep(0.05)
 
 
-def test_a_folder_that_takes_no_more_is_no_fault_of_the_configuration(tmp_path, monkeypatch):
-    full = sheet("full", act("train"))
-    (tmp_path / "spec.json").write_text(full.model_dump_json())
-    monkeypatch.setenv("GROUP_RANK", "0")
-    monkeypatch.setattr("os.environ", dict(os.environ))
+@pytest.fixture
+def in_a_trial(tmp_path, monkeypatch):
+    """As the agent of node 0 would run it."""
+    (tmp_path / "spec.json").write_text(sheet("here", act("train")).model_dump_json())
+    monkeypatch.setattr(
+        "os.environ", {**os.environ, "GROUP_RANK": "0", **environment(tmp_path / "spec.json")}
+    )
     monkeypatch.setattr(script_program, "adopt_orphans", lambda: None)
-    (tmp_path / "output-0.log").mkdir()
-    assert script_program.run(tmp_path) == os.EX_IOERR
+    return tmp_path
+
+
+def test_a_folder_that_takes_no_more_is_no_fault_of_the_configuration(in_a_trial):
+    (in_a_trial / "output-0.log").mkdir()
+    assert script_program.run(in_a_trial) == os.EX_IOERR
+
+
+def test_a_node_that_sees_another_sheet_runs_nothing(in_a_trial):
+    (in_a_trial / "spec.json").write_text(sheet("another", act("train")).model_dump_json())
+    assert script_program.run(in_a_trial) == 1
+    told = json.loads((in_a_trial / "rank-0.json").read_text())
+    assert told["status"] == "invalid"
+    assert "is not the sheet that this trial was started with" in told["cause"]
+    assert not (in_a_trial / "output-0.log").exists()

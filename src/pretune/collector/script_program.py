@@ -3,8 +3,8 @@
 It writes the framework's files into FOLDER, fills in the command's template, runs it there as a user would,
 and follows its output (``output-N.log`` of node N). What it leaves is read as that of a rank of pretune's
 own program (:mod:`.evidence`): ``progress.json`` while lines come, ``rank-N.json``, and ``result.json`` from
-the node on which steps were measured. A recorder in the script knows more than its
-output tells, and goes first.
+the node on which steps were measured. A recorder in the script knows more than its output tells: it goes
+first.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pretune.collector import sheet
-from pretune.collector.evidence import read_json, write_json
+from pretune.collector.evidence import write_json
 from pretune.collector.guard import GRACE_S
 from pretune.collector.measured import Verdict, verdict
 from pretune.collector.process import adopt_orphans, enter_control_groups, family, kill
 from pretune.collector.record import Recording
 from pretune.collector.timed_log import TimedLog
+from pretune.datasets.durable import whole_file
 from pretune.datasets.frameworks import framework
 from pretune.datasets.knobs import KnobValue
 from pretune.datasets.script import file_placeholder
 from pretune.datasets.trial import Status, TrialSpec
+from pretune.errors import InputError
 
 NEWS_S = 0.5  # between looks at what the script has done
 LEAVE_S = 1.0  # what a script gets to end by itself once its recorder is done
@@ -50,10 +52,13 @@ def run(folder: Path) -> int:
 def _run(folder: Path) -> int:
     adopt_orphans()
     node = int(os.environ["GROUP_RANK"])
-    spec = TrialSpec.from_mapping(read_json(folder / "spec.json"), str(folder / "spec.json"))
-    os.environ |= sheet.environment(folder / "spec.json")
     sheet.report("script", 0)
-    found = _followed(spec, folder, node)
+    try:
+        spec = sheet.trial_here()
+        assert spec is not None, "the launcher names the sheet"
+        found = _followed(spec, folder, node)
+    except InputError as error:  # another sheet than the launcher's
+        found = Verdict(Status.INVALID, str(error))
     kill([each for each in family(os.getpid()) if each.pid != os.getpid()])  # what it left behind
     failed = found.status is not Status.OK
     if found.measured and not failed:
@@ -67,7 +72,8 @@ def _run(folder: Path) -> int:
 def _followed(spec: TrialSpec, folder: Path, node: int) -> Verdict:
     """What came of the command."""
     for name, text in _files(spec).items():
-        (folder / name).write_text(text, encoding="utf-8")  # on every node the same
+        with whole_file(folder / name, durable=False) as file:  # every node writes the same, and may read it
+            file.write(text.encode())
     words = spec.script.words(values(spec, folder, node))
     log = TimedLog(_fresh(folder / f"output-{node}.log"))
     recording = Recording(folder, log)

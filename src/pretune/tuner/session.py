@@ -264,7 +264,7 @@ def open_launcher(job: JobSpec, folder: Path) -> Launcher:
     settings = job.launcher
     if settings.get("local") == {"devices": "auto"}:
         settings = settings | {"local": {"devices": local_devices(backend)}}
-    if job.command.run is not None:
+    if job.command.run is not None and "replay" not in settings:
         settings = {"warm": False} | settings  # nothing is forked that needs torch
     return launcher_for(settings, folder, backend)
 

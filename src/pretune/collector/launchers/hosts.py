@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import PositiveInt
 
+from pretune.collector import sheet
 from pretune.collector.evidence import Ending, judge, read_json, write_json
 from pretune.collector.launchers.base import Handle, Launcher
 from pretune.collector.process import CGROUPS, TOKENS
@@ -191,7 +192,7 @@ class HostsLauncher(Launcher):
         if not (folder / "spec.json").exists():
             write_json(folder / "spec.json", spec.model_dump(mode="json"))
         (folder / "spec.json").touch()  # when this run began, should recover have to know
-        self._start(spec.trial_id, folder, *_program(spec))
+        self._start(spec.trial_id, folder, *_program(spec, folder))
         return Handle(spec, folder)
 
     def poll(self, handle: Handle) -> Trial | None:
@@ -360,10 +361,10 @@ class HostsLauncher(Launcher):
             agent.ended.pop(running.name, None)
 
 
-def _program(spec: TrialSpec) -> tuple[str, dict[str, str], bool]:
+def _program(spec: TrialSpec, folder: Path) -> tuple[str, dict[str, str], bool]:
     """What runs of a trial, with which variables, and whether once on a node: see ``_start``."""
     if spec.script.run is not None:
-        return "pretune.collector.script_program", {}, True
+        return "pretune.collector.script_program", sheet.environment(folder.resolve() / "spec.json"), True
     return "pretune.collector.trial_program", spec.knobs.environment(), False
 
 
