@@ -106,7 +106,7 @@ def _on_the_hosts(job: JobSpec, platform: Platform, launcher: HostsLauncher) -> 
     for old in folder.glob("found-*.json"):
         old.unlink()
     write_json(folder / "spec.json", spec.model_dump(mode="json"))
-    launcher.run("hosts", "pretune.collector.readiness", of_the_node=True)
+    launcher.run("hosts", "pretune.collector.readiness")
     for node, host in enumerate(launcher.hosts):
         said = read_json(folder / f"found-{node}.json")
         if said is None:

@@ -16,9 +16,9 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-from pretune.collector import sheet
 from pretune.collector.evidence import Ending, judge, read_json, write_json
 from pretune.collector.launchers.base import Handle, Launcher
+from pretune.collector.launchers.program import ONCE_A_HOST, program
 from pretune.collector.process import CGROUPS, TOKENS
 from pretune.datasets.spec import Spec
 from pretune.datasets.trial import Trial, TrialSpec
@@ -192,7 +192,7 @@ class HostsLauncher(Launcher):
         if not (folder / "spec.json").exists():
             write_json(folder / "spec.json", spec.model_dump(mode="json"))
         (folder / "spec.json").touch()  # when this run began, should recover have to know
-        self._start(spec.trial_id, folder, *_program(spec, folder))
+        self._start(spec.trial_id, folder, *program(spec, folder))
         return Handle(spec, folder)
 
     def poll(self, handle: Handle) -> Trial | None:
@@ -232,22 +232,14 @@ class HostsLauncher(Launcher):
         self._agents.clear()
 
     # -- running something on every rank ------------------------------------------
-    def run(
-        self,
-        name: str,
-        module: str,
-        timeout_s: float = 300.0,
-        news: News = lambda _: None,
-        of_the_node: bool = False,
-    ) -> Path:
+    def run(self, name: str, module: str, timeout_s: float = 300.0, news: News = lambda _: None) -> Path:
         """Run ``module.run(folder)`` on every rank and wait, passing on its progress; returns the folder.
 
-        ``of_the_node``: in one light process on each host, not in every rank. Raises :class:`LaunchError`
-        when a rank fails or the time is over.
+        Raises :class:`LaunchError` when a rank fails or the time is over.
         """
         folder = self.folder / name
         folder.mkdir(parents=True, exist_ok=True)
-        running = self._start(name, folder, module, {}, of_the_node)
+        running = self._start(name, folder, module, {})
         while (ending := self._ending(running, timeout_s)) is None:
             news(running.said)
             time.sleep(0.05)
@@ -257,10 +249,7 @@ class HostsLauncher(Launcher):
             raise LaunchError(f"{module} failed ({why}); see {folder}")
         return folder
 
-    def _start(
-        self, name: str, folder: Path, module: str, extra: dict[str, str], of_the_node: bool = False
-    ) -> _Running:
-        """``of_the_node``: one light process on each host, which starts the ranks itself."""
+    def _start(self, name: str, folder: Path, module: str, extra: dict[str, str]) -> _Running:
         self._connect()
         self._agents[0].say(port=True)
         port = self._agents[0].wait_for("port", 10.0)
@@ -272,12 +261,13 @@ class HostsLauncher(Launcher):
             "LOCAL_WORLD_SIZE": str(ranks),
             "GROUP_WORLD_SIZE": str(len(self.hosts)),
         }
-        warm = self._forks(extra) and not of_the_node
+        once = module in ONCE_A_HOST
+        warm = self._forks(extra) and not once
         running = _Running(name, folder.resolve(), time.time(), time.monotonic(), warm)
         for index, agent in enumerate(self._agents):
             own = self._environment(agent.host)
             mine = {**_handed_on(), **own, **extra, **meeting, "GROUP_RANK": str(index)}
-            how = {"ranks": 1, "cold": False} if of_the_node else {"ranks": ranks, "cold": not warm}
+            how = {"ranks": 1 if once else ranks, "cold": not (warm or once)}
             agent.say(run=name, module=module, folder=str(running.folder), env=mine, **how)
         self._running[name] = running
         return running
@@ -359,13 +349,6 @@ class HostsLauncher(Launcher):
             time.sleep(0.02)
         for agent in self._agents:
             agent.ended.pop(running.name, None)
-
-
-def _program(spec: TrialSpec, folder: Path) -> tuple[str, dict[str, str], bool]:
-    """What runs of a trial, with which variables, and whether once on a node: see ``_start``."""
-    if spec.script.run is not None:
-        return "pretune.collector.script_program", sheet.environment(folder.resolve() / "spec.json"), True
-    return "pretune.collector.trial_program", spec.knobs.environment(), False
 
 
 def _handed_on() -> dict[str, str]:
