@@ -27,12 +27,21 @@ WORKLOAD = Workload(
     precision="fp32",
 )
 PLATFORM = Platform(name="p", accelerator=Accelerator(name="cpu"), devices_per_node=2, backend="gloo")
+MEASURE = Measure(max_windows=20, timeout_s=60.0)
 STALL_S = 6.0
 COUNT = itertools.count()
 ONE = PLATFORM.model_copy(update={"devices_per_node": 1})
 
 
-def sheet(trial_id, run, folder=".", framework_name="torch_ddp", timeout_s=60.0, platform=None, **how):
+def sheet(
+    trial_id,
+    run,
+    folder=".",
+    framework_name="torch_ddp",
+    measure=MEASURE,
+    platform=None,
+    **how,
+):
     chosen = framework(framework_name)
     return TrialSpec(
         trial_id=trial_id,
@@ -40,7 +49,7 @@ def sheet(trial_id, run, folder=".", framework_name="torch_ddp", timeout_s=60.0,
         platform=platform or PLATFORM,
         framework=framework_name,
         knobs=chosen.resolve(WORKLOAD, platform or PLATFORM, Knobs(micro_batch=4, **{"env.TASTE": "sweet"})),
-        measure=Measure(max_windows=20, timeout_s=timeout_s),
+        measure=measure,
         script=Script(run=run, folder=str(folder), **how),
     )
 
@@ -79,6 +88,15 @@ def test_steps_are_measured_by_the_clock_where_lines_state_no_time(ended):
     assert (trial.loss_first, trial.loss_last) == (3.0, pytest.approx(1.9))
     assert trial.hosts
     assert trial.script.run == act("train")
+
+
+def test_a_script_is_stopped_when_it_has_printed_enough(ended):
+    few = Measure(max_warmup_windows=3, min_windows=6, max_seconds=0.5)
+    trial, folder = ended(act("endless"), measure=few)
+    assert (trial.status, trial.cause) == (Status.OK, None)
+    assert len(trial.window_times_s) >= 6
+    (left,) = [int(path.name.split("-")[1]) for path in folder.glob("runs-*")]
+    assert gone(left)
 
 
 def test_a_step_line_says_where_the_time_stands(ended):
@@ -242,7 +260,7 @@ node, address, port, act = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.
 if node == 0:
     with socket.create_server((address, port)) as server:
         peer, _ = server.accept()
-        for step in range(24):
+        for step in range(24 if act != "endless" else 10**6):
             time.sleep(0.02)
             peer.sendall(b".")
             if not peer.recv(1):
@@ -255,13 +273,14 @@ else:
             break
         except ConnectionRefusedError:
             time.sleep(0.1)
-    for step in range(24):
+    for step in range(24 if act != "endless" else 10**6):
         if act == "oom" and step == 9:
             raise MemoryError("no more on node 1")
         if act == "hang" and step == 9:
             time.sleep(600)
-        if peer.recv(1):
-            peer.sendall(b".")
+        if not peer.recv(1):
+            raise ConnectionError("the peer is gone")
+        peer.sendall(b".")
 """
 
 
@@ -278,6 +297,7 @@ def two_nodes(tmp_path_factory):
     ("act", "status", "cause"),
     [
         ("train", Status.OK, None),
+        ("endless", Status.OK, None),
         ("oom", Status.OOM, "MemoryError: no more on node 1"),
         pytest.param("hang", Status.TIMEOUT, "no progress for 6 s", marks=pytest.mark.long),
     ],

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.collector.step_lines import StepLines
+from pretune.collector.step_lines import Enough, StepLines
+from pretune.datasets import Measure
 from pretune.errors import InputError
 
 
@@ -63,6 +64,19 @@ def test_a_pattern_of_the_user_s_own_states_the_time(read):
 
 def test_a_line_without_a_number_is_a_step(read):
     assert read(["{'loss': 2.5}"] * 9, pattern="'loss': (?P<loss>[^}]+)").values["step_time_s"] == 1.0
+
+
+def test_enough_is_the_most_steps_or_the_fewest_that_took_the_time():
+    measure = Measure(max_warmup_windows=3, min_windows=4, max_windows=10, max_seconds=6.0)
+
+    def told(seconds):
+        enough = Enough(None, measure)
+        return next(n for n in range(99) if enough.told(f"step {n} loss 1.0\n", n * seconds))
+
+    assert told(0.1) == 3 + 10
+    assert told(1.0) == 3 + 6
+    assert told(10.0) == 3 + 4
+    assert not Enough(None, measure).told("step 1 loss 2.0\nstep 99, no word of it\n", 99.0)
 
 
 def test_output_without_steps_is_not_of_the_format(read):

@@ -53,6 +53,8 @@ def verdict(spec: TrialSpec, recording: Recording, handed: Mapping[str, Any] | N
     if isinstance(found, SetAside):
         return Verdict(Status.OK, _silent(found.reason))
     run, trial = found[-1]
+    if recording.ended.stopped_by and trial.status is Status.CRASH:
+        return Verdict(Status.OK, "was stopped when another node had measured enough")
     here = recording.beside(run, trial) | {"hosts": []}  # the nodes' own files tell all of them
     return _of(spec, trial.model_copy(update=here), run.values)
 

@@ -10,11 +10,13 @@ first.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from pretune.collector import sheet
@@ -23,6 +25,7 @@ from pretune.collector.guard import GRACE_S
 from pretune.collector.measured import Verdict, verdict
 from pretune.collector.process import adopt_orphans, enter_control_groups, family, kill
 from pretune.collector.record import Recording
+from pretune.collector.step_lines import Enough
 from pretune.collector.timed_log import TimedLog
 from pretune.datasets.durable import whole_file
 from pretune.datasets.frameworks import framework
@@ -32,7 +35,7 @@ from pretune.datasets.trial import Status, TrialSpec
 from pretune.errors import InputError
 
 NEWS_S = 0.5  # between looks at what the script has done
-LEAVE_S = 1.0  # what a script gets to end by itself once its recorder is done
+LEAVE_S = 1.0  # what a script gets to end by itself once it is measured
 # what tells a rank of pretune's own who it is: a script's launcher gives its ranks their own
 _OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
 
@@ -85,9 +88,11 @@ def _followed(spec: TrialSpec, folder: Path, node: int) -> Verdict:
             log.end(None)
             why = f"{words[0]} cannot be run in {spec.script.folder} ({error.strerror})"
             return Verdict(Status.INVALID, why)
-        recording.follow(_Watch(recording, folder))
+        recording.follow(_Watch(spec, recording, folder))
     if log.trouble:
         raise OSError(log.trouble)
+    if (folder / sheet.ENOUGH).exists():  # what it ended with is our doing
+        recording.ended = replace(recording.ended, stopped_by=signal.SIGTERM)
     return verdict(spec, recording, sheet.handed_over(folder))
 
 
@@ -146,12 +151,16 @@ def _into_nowhere() -> Iterator[None]:
 
 
 class _Watch:
-    """Called while the script runs: tells the launcher that it prints, and ends it once it is measured."""
+    """Called while the script runs: tells the launcher that it prints, and ends it once it is measured.
 
-    def __init__(self, recording: Recording, folder: Path) -> None:
+    Every node watches for what any of them finds: ranks that lose their peers fail.
+    """
+
+    def __init__(self, spec: TrialSpec, recording: Recording, folder: Path) -> None:
         self.recording, self.folder = recording, folder
+        self.enough = Enough(spec.script.step_line, spec.measure)
         self.looked_s = 0.0
-        self.size = -1
+        self.read = 0  # bytes of the output
         self.measured_s: float | None = None
 
     def __call__(self) -> None:
@@ -159,17 +168,27 @@ class _Watch:
         if now - self.looked_s < NEWS_S:
             return
         self.looked_s = now
-        size = self.recording.log.path.stat().st_size
-        if size != self.size:
-            self.size = size
-            sheet.report("script", 0)
-        if self.measured_s is None and sheet.handed_over(self.folder):
-            self.measured_s = now
-        elif self.measured_s is not None:
+        if self.measured_s is not None:
             self._end(now - self.measured_s)
+            return
+        lines = self._lines()
+        if lines:
+            sheet.report("script", self.enough.steps)
+        if self.enough.told(lines, now):
+            write_json(self.folder / sheet.ENOUGH, {"steps": self.enough.steps}, durable=False)
+        if any((self.folder / name).exists() for name in (sheet.RECORDED, sheet.ENOUGH)):
+            self.measured_s = now
+
+    def _lines(self) -> str:
+        """What was printed since the last look."""
+        with self.recording.log.path.open("rb") as log:
+            log.seek(self.read)
+            told = log.read()
+        self.read += len(told)
+        return told.decode(errors="replace")
 
     def _end(self, since_s: float) -> None:
-        """What a recorder has measured need not go on: it may end by itself, is asked to, is killed."""
+        """What is measured need not go on: it may end by itself, is asked to, is killed."""
         sheet.report("ending", 0)
         if since_s > LEAVE_S + GRACE_S:
             kill(family(self.recording.command.process.pid))

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pretune.datasets.trial import Trial, TrialSpec
 
 SHEET, DIGEST = "PRETUNE_TRIAL_SPEC", "PRETUNE_TRIAL_DIGEST"
-RECORDED = "recorded.json"  # beside the sheet: what a recorder in the script measured
+# beside the sheet: what a recorder in the script measured; that enough was printed, so that all nodes stop
+RECORDED, ENOUGH = "recorded.json", "enough.json"
 
 
 def digest_of(sheet: bytes) -> str:

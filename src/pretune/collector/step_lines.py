@@ -10,6 +10,7 @@ from pathlib import Path
 from pretune.datasets.importers.base import Run, SetAside
 from pretune.datasets.importers.lines import numbered, positive, real
 from pretune.datasets.importers.runlog import Failures, Record, RunLog
+from pretune.datasets.trial import Measure
 from pretune.errors import InputError
 
 # a step's number, then its loss: "iter 7: loss 2.31, time 12ms", "Step 7/100 | Loss: 2.31"
@@ -48,6 +49,31 @@ class StepLines:
             steps.settle()
         usual = max(kinds.values(), key=lambda each: each.run.records)
         yield usual.run.finish(path, "steps") or SetAside(str(path), None, "prints one step alone")
+
+
+class Enough:
+    """Told the lines of a script that runs, whether it has printed all that its trial measures: the longest
+    warm-up, and then either as many steps as the measure has at most, or the fewest that took its time."""
+
+    def __init__(self, pattern: str | None, measure: Measure) -> None:
+        self.pattern, self.measure = re.compile(pattern or USUAL), measure
+        self.first: int | None = None
+        self.steps = 0  # after the first
+        self.warm_s: float | None = None
+
+    def told(self, lines: str, now_s: float) -> bool:
+        """``lines``: what came since it was told before."""
+        for match in filter(None, map(self.pattern.search, lines.splitlines())):
+            said = match.groupdict().get("step")
+            number = int(said) if said else (self.first or 0) + self.steps + 1
+            self.first = number if self.first is None else self.first
+            self.steps = max(self.steps, number - self.first)
+        windows = self.steps - self.measure.max_warmup_windows
+        if windows >= 0 and self.warm_s is None:
+            self.warm_s = now_s
+        if self.warm_s is None or windows < self.measure.min_windows:
+            return False
+        return windows >= self.measure.max_windows or now_s - self.warm_s >= self.measure.max_seconds
 
 
 @dataclass(frozen=True)
