@@ -15,7 +15,8 @@ import pytest
 from pretune.collector.agent import Run, _torchrun_ended, kill_ranks
 from pretune.collector.evidence import Ending, status_of, write_json
 from pretune.collector.launchers import Handle, launcher_for
-from pretune.collector.launchers.hosts import Host, HostsLauncher, LocalLauncher
+from pretune.collector.launchers.agents import Host
+from pretune.collector.launchers.hosts import HostsLauncher, LocalLauncher
 from pretune.datasets import Accelerator, Knobs, ModelSpec, Platform, Status, TrialSpec, Workload
 from pretune.errors import InputError, LaunchError
 

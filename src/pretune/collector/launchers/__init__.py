@@ -8,8 +8,10 @@ from typing import Any
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from pretune.collector.launchers.agents import Host
 from pretune.collector.launchers.base import Handle, Launcher
-from pretune.collector.launchers.hosts import STALL_S, Host, HostsLauncher, LocalLauncher
+from pretune.collector.launchers.hosts import HostsLauncher, LocalLauncher
+from pretune.collector.launchers.ranks import STALL_S
 from pretune.datasets.spec import Spec
 from pretune.errors import InputError
 
