@@ -12,6 +12,7 @@ from pretune.collector.launchers.agents import Host
 from pretune.collector.launchers.base import Handle, Launcher
 from pretune.collector.launchers.hosts import HostsLauncher, LocalLauncher
 from pretune.collector.launchers.ranks import STALL_S
+from pretune.collector.launchers.slurm import SlurmLauncher, SlurmSettings
 from pretune.datasets.spec import Spec
 from pretune.errors import InputError
 
@@ -54,6 +55,13 @@ class _Hosts(_OfRanks):
         return HostsLauncher(self.hosts, folder, **self.options(backend))
 
 
+class _Slurm(_OfRanks):
+    slurm: SlurmSettings
+
+    def open(self, folder: Path, backend: str) -> Launcher:
+        return SlurmLauncher(self.slurm, folder, **self.options(backend))
+
+
 class _Replay(_Settings):
     replay: str
 
@@ -64,7 +72,7 @@ class _Replay(_Settings):
         return ReplayLauncher(TrialStore(self.replay), folder)
 
 
-_KINDS: dict[str, type[_Settings]] = {"local": _Local, "hosts": _Hosts, "replay": _Replay}
+_KINDS: dict[str, type[_Settings]] = {"local": _Local, "hosts": _Hosts, "slurm": _Slurm, "replay": _Replay}
 
 
 def launcher_for(settings: dict[str, Any], folder: str | Path, backend: str = "gloo") -> Launcher:

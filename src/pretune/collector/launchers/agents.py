@@ -38,13 +38,18 @@ class Host(Spec):
     python: str = sys.executable
     rank_cgroups: tuple[str, ...] = ()
 
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return self.address
+
 
 class AgentGone(LaunchError):
     """The agent of ``host`` ended, or cannot be reached any more; ``how`` in words."""
 
     def __init__(self, host: Host, how: str) -> None:
         self.host, self.how = host, how
-        super().__init__(f"host {host.address}: its agent {how}")
+        super().__init__(f"host {host.label}: its agent {how}")
 
 
 class Wire(ABC):
@@ -94,7 +99,7 @@ class ProcessWire(Wire):
             )
         except OSError as error:
             self._log.close()
-            raise LaunchError(f"host {host.address}: cannot run {command[0]}: {error.strerror}") from None
+            raise LaunchError(f"host {host.label}: cannot run {command[0]}: {error.strerror}") from None
 
     def send(self, line: bytes) -> None:
         assert self._process.stdin
@@ -154,7 +159,7 @@ class AgentLink:
         while True:
             event = self._next(limit - time.monotonic())
             if event is None:
-                raise LaunchError(f"host {self.host.address}: its agent said nothing for {timeout_s:.0f} s")
+                raise LaunchError(f"host {self.host.label}: its agent said nothing for {timeout_s:.0f} s")
             if key in event:
                 return event[key]
             self._note(event)
@@ -184,7 +189,7 @@ class AgentLink:
             self._events.put(None)  # for whoever asks again
             raise self._gone()
         if "error" in event:
-            raise LaunchError(f"host {self.host.address}: {event['error']}")
+            raise LaunchError(f"host {self.host.label}: {event['error']}")
         return event
 
     def _note(self, event: dict[str, Any]) -> None:
