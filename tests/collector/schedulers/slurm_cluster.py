@@ -57,12 +57,16 @@ class SlurmCluster:
         ports = free_ports(3)
         text = CONF.format(host=socket.gethostname(), folder=self.folder, ports=ports)
         (self.folder / "slurm.conf").write_text(text)
-        names = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munge.pid"}
-        names |= {"seed-file": "munge.seed", "log-file": "munge.log"}
+        files = {
+            "key-file": "key",
+            "socket": "socket",
+            "pid-file": "pid",
+            "seed-file": "seed",
+            "log-file": "log",
+        }
+        options = [f"--{option}={self.folder / 'munge'}.{name}" for option, name in files.items()]
         subprocess.run(["mungekey", "--create", "--keyfile", self.folder / "munge.key"], check=True)
-        self._run(
-            "munged", "--foreground", "--force", *(f"--{o}={self.folder / n}" for o, n in names.items())
-        )
+        self._run("munged", "--foreground", "--force", *options)
         wait_for(lambda: (self.folder / "munge.socket").exists())
         self._run("slurmctld", "-D", "-c")
         for node in NODES:
@@ -101,7 +105,9 @@ class SlurmCluster:
 
     def lose_node(self, node: str) -> None:
         """What the others see when the machine goes away: its daemon, its steps and all that they run."""
-        self._daemons.pop(node).kill()
+        daemon = self._daemons.pop(node)
+        daemon.kill()
+        daemon.wait()
         for process in steps_on(node):
             for each in (process, *process.parents()):
                 if each.name() == "slurmstepd":

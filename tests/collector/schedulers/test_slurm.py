@@ -54,7 +54,8 @@ def test_ranks_run_on_the_nodes_of_an_allocation_that_ends_with_the_session(clus
     assert wait_until(lambda: not cluster.jobs(), 10)
 
 
-def test_what_slurm_refuses_is_said_in_its_words(cluster, tmp_path):
+@pytest.mark.usefixtures("cluster")
+def test_what_slurm_refuses_is_said_in_its_words(tmp_path):
     with pytest.raises(LaunchError, match=r"invalid partition specified: nowhere.*--partition=nowhere"):
         ranks_tell(slurm(tmp_path, partition="nowhere"))
 

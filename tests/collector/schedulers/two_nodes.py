@@ -12,6 +12,7 @@ WORKLOAD = Workload(model=MODEL, sequence_length=32, global_batch_tokens=256, pr
 TWO = Platform(
     name="two-nodes", accelerator=Accelerator(name="cpu"), devices_per_node=1, nodes=2, backend="gloo"
 )
+NODE_NAMES = ("SLURM_JOB_ID", "SLURMD_NODENAME", "PRETUNE_RAY_NODE")  # what a scheduler tells a rank
 
 
 def sheet(trial_id, platform=TWO, **measure):
@@ -28,6 +29,8 @@ def endless(trial_id, platform=TWO):
 def ended(launcher, handle):
     while (trial := launcher.poll(handle)) is None:
         time.sleep(0.05)
+    told = f"{trial.step_time_s:.4f} s a step" if trial.ok else trial.cause
+    print(f"{trial.trial_id} in {trial.scheduler_job}: {trial.status}: {told}")  # pytest -rP shows it
     return trial
 
 
@@ -50,4 +53,8 @@ def ranks_tell(launcher, name="tell", ranks=2):
     folder.mkdir(parents=True)
     (folder / "behave.json").write_text(json.dumps({str(rank): "tell" for rank in range(ranks)}))
     launcher.run(name, "programs.sleeper")
-    return [read_json(folder / f"environment-{rank}") for rank in range(ranks)]
+    told = [read_json(folder / f"environment-{rank}") for rank in range(ranks)]
+    for rank, environment in enumerate(told):
+        named = {name: environment[name] for name in NODE_NAMES if name in environment}
+        print(f"rank {rank} of {len(told)}: {named}")
+    return told
