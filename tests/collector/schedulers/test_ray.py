@@ -51,6 +51,16 @@ def raylets(cluster):
     return {str(node.all_processes["raylet"][0].process.pid) for node in cluster.list_all_nodes()}
 
 
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:9", "nowhere"])
+def test_no_cluster_at_the_address_is_an_error_that_says_where_to_run(tmp_path, address):
+    """Comes first: ``auto`` would find the cluster of the other tests."""
+    with (
+        launcher_for({"ray": {"nodes": 2, "ranks": 1, "address": address}}, tmp_path) as launcher,
+        pytest.raises(LaunchError, match=rf"address: {address}: no cluster answers.*ray job submit"),
+    ):
+        ranks_tell(launcher)
+
+
 def test_ranks_run_on_one_node_each_and_leave_it_when_the_session_ends(cluster, tmp_path):
     with on_ray(cluster, tmp_path, warm=False) as launcher:
         ranks = ranks_tell(launcher)
@@ -99,14 +109,6 @@ def test_nodes_that_the_cluster_does_not_have_are_an_error_that_says_what_it_has
         pytest.raises(
             LaunchError, match=r"no 3 nodes with \{'CPU': 1.0\} each .* the cluster has .*'CPU': 2.0"
         ),
-    ):
-        ranks_tell(launcher)
-
-
-def test_no_cluster_at_the_address_is_an_error_that_says_where_to_run(tmp_path):
-    with (
-        launcher_for({"ray": {"nodes": 2, "ranks": 1}}, tmp_path) as launcher,
-        pytest.raises(LaunchError, match=r"address: auto: no cluster answers.*ray job submit"),
     ):
         ranks_tell(launcher)
 

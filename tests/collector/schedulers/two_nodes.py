@@ -12,7 +12,7 @@ WORKLOAD = Workload(model=MODEL, sequence_length=32, global_batch_tokens=256, pr
 TWO = Platform(
     name="two-nodes", accelerator=Accelerator(name="cpu"), devices_per_node=1, nodes=2, backend="gloo"
 )
-NODE_NAMES = ("SLURM_JOB_ID", "SLURMD_NODENAME", "PRETUNE_RAY_NODE")  # what a scheduler tells a rank
+NODE_NAMES = ("SLURM_JOB_ID", "SLURMD_NODENAME", "RAY_RAYLET_PID")  # what a scheduler tells a rank
 
 
 def sheet(trial_id, platform=TWO, **measure):

@@ -8,6 +8,7 @@ and says what died; which ranks run, and when they end, the agents see to as eve
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -116,8 +117,11 @@ class RayLauncher(RanksLauncher):
         if self._ray.is_initialized():
             return
         try:
+            if self.settings.address != "auto":  # Ray itself would try for minutes
+                host, _, port = self.settings.address.rpartition(":")
+                socket.create_connection((host, int(port)), timeout=10.0).close()
             self._ray.init(address=self.settings.address, log_to_driver=False, logging_level="error")
-        except (ConnectionError, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise LaunchError(
                 f"ray: address: {self.settings.address}: no cluster answers ({_first_line(error)}); "
                 "run pretune on a node of the cluster, or by `ray job submit`"
@@ -197,7 +201,7 @@ class NodeAgent:
                 env={**os.environ, **environment},
             )
         assert self._process.stdout
-        for line in self._process.stdout:  # Ray sends into what it iterates: a file cannot be delegated to
+        for line in self._process.stdout:  # noqa: UP028  Ray sends into what it iterates, files take nothing
             yield line
         yield self._process.wait()
 
