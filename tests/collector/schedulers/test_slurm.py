@@ -1,17 +1,19 @@
 """Trials on a real Slurm of two nodes, also when a node is lost and when another job takes them away."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+import yaml
 from slurm_cluster import MISSING, SlurmCluster
-from two_nodes import ended, endless, is_measuring, ranks_tell, sheet, wait_until
+from two_nodes import TWO, WORKLOAD, ended, endless, is_measuring, ranks_tell, sheet, wait_until
 
 from pretune.collector.launchers import launcher_for
-from pretune.datasets import Status
+from pretune.datasets import Status, TrialStore
 from pretune.errors import LaunchError
 
 pytestmark = [
@@ -138,3 +140,40 @@ import time; time.sleep(600)
     session.kill()
     session.communicate()
     assert wait_until(lambda: not cluster.jobs(), 20)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_batch_script_of_the_page_goes_on_where_it_was_when_it_is_requeued(cluster, tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "schedulers.md").read_text(encoding="utf-8")
+    script = re.search(r"```sh\n(#!/bin/bash.*?)```", page, re.S)[1]
+    script = re.sub(r"#SBATCH --gpus.*\n", "", script)
+    script = script.replace("source venv/bin/activate", f"PATH={Path(sys.executable).parent}:$PATH")
+    (tmp_path / "tune.sh").write_text(script)
+    (tmp_path / "slurm.yaml").write_text(yaml.safe_dump(small_job()))
+    job = cluster.ask("sbatch", "--parsable", "-D", str(tmp_path), "--mincpus=1", str(tmp_path / "tune.sh"))
+    store = TrialStore(tmp_path / "tuned" / "trials")
+    wait_until(lambda: list(store.trials()), 200)
+    cluster.ask("scontrol", "requeue", job)
+    before = [trial.trial_id for trial in store.trials()]
+    wait_until((tmp_path / "tuned" / "best.json").exists, 400)
+    trials = list(store.trials())
+    print((tmp_path / f"pretune-{job}.log").read_text())
+    assert [trial.status for trial in trials] == [Status.OK] * len(trials)
+    assert {trial.scheduler_job for trial in trials} == {f"slurm:{job}"}
+    assert len({trial.trial_id for trial in trials}) == len(trials) > len(before)
+    assert sum(trial.purpose == "search" for trial in trials) == 3
+
+
+def small_job():
+    return {
+        **WORKLOAD.model_dump(mode="json"),
+        "platform": TWO.model_dump(mode="json"),
+        "launcher": {"slurm": {"nodes": 2, "ranks": 1, "interface": "lo"}},
+        "space": {"micro_batch": [1, 2, 4], "zero_stage": [0, 1]},
+        "strategy": "random",
+        "history": "none",
+        "budget": {"trials": 3},
+        "measure": {"max_warmup_windows": 2, "max_windows": 6},
+        "verify_pairs": 2,
+    }
