@@ -73,6 +73,16 @@ def test_trials_run_over_both_nodes_and_name_the_job(cluster, tmp_path):
 
 
 @pytest.mark.long
+def test_an_allocation_may_be_held_for_one_trial_only(cluster, tmp_path):
+    with slurm(tmp_path, hold="trial") as launcher:
+        first = ended(launcher, launcher.submit(sheet("t0")))
+        assert wait_until(lambda: not cluster.jobs(), 10)
+        second = ended(launcher, launcher.submit(sheet("t1")))
+    assert (first.status, second.status) == (Status.OK, Status.OK)
+    assert first.scheduler_job != second.scheduler_job
+
+
+@pytest.mark.long
 def test_a_lost_node_interrupts_the_trial_and_the_next_one_gets_another_allocation(cluster, tmp_path):
     with slurm(tmp_path) as launcher:
         handle = launcher.submit(endless("t0"))
