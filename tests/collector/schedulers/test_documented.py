@@ -13,7 +13,7 @@ from pretune.errors import InputError, LaunchError
 from pretune.tuner.job import JobSpec
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "schedulers.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "schedulers.md").read_text(encoding="utf-8")
 DOCUMENTS = [
     document for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.S) for document in yaml.safe_load_all(text)
 ]

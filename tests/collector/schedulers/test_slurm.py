@@ -155,7 +155,7 @@ import time; time.sleep(600)
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_the_batch_script_of_the_page_goes_on_where_it_was_when_it_is_requeued(cluster, tmp_path):
-    page = (Path(__file__).parents[3] / "docs" / "schedulers.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "schedulers.md").read_text(encoding="utf-8")
     script = re.search(r"```sh\n(#!/bin/bash.*?)```", page, re.S)[1]
     script = re.sub(r"#SBATCH --gpus.*\n", "", script)
     script = script.replace("--out tuned", "--out tuned --tracking none")
