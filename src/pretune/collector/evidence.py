@@ -6,7 +6,7 @@ Nothing is read out of logs. In a trial's folder:
     progress.json  the phase and the window that rank 0 is at
     rank-R.json    how rank R ended, written by itself (absent when it was killed); of a script: node R
     result.json    what rank 0 measured (only when it measured to the end)
-    ended.json     what the launcher saw: exit codes, why it killed, the kernel's memory kills
+    ended.json     what the launcher saw: exit codes, why it killed, lost hosts, the kernel's memory kills
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class Ending:
     killed_because: str | None = None
     killed_ranks: list[int] = field(default_factory=list)
     warm: bool | None = None
+    interrupted_because: str | None = None  # a host was lost
+    scheduler_job: str | None = None
 
     def save(self, folder: Path) -> None:
         write_json(folder / "ended.json", asdict(self))
@@ -67,6 +69,7 @@ def judge(spec: TrialSpec, folder: Path, ending: Ending) -> Trial:
             "created_at": datetime.fromtimestamp(ending.began, UTC),
             "wall_s": ending.wall_s,
             "warm": ending.warm,
+            "scheduler_job": ending.scheduler_job,
             "status": status,
             "cause": cause,
         }
@@ -103,6 +106,8 @@ def status_of(folder: Path, ending: Ending) -> tuple[Status, str | None]:
         )
     if failed and failed[0]["status"] in {"diverged", "invalid"}:
         return Status(failed[0]["status"]), _exception(failed[0])
+    if ending.interrupted_because:
+        return Status.INTERRUPTED, ending.interrupted_because
     if ending.killed_because:
         return Status.TIMEOUT, ending.killed_because
     bad = [(rank in ending.killed_ranks, rank, code) for rank, code in ending.returncodes.items() if code]

@@ -35,6 +35,7 @@ class Status(StrEnum):
     CRASH = "crash"  # any other exception, signal or exit code
     DIVERGED = "diverged"  # the loss became NaN or infinite
     INVALID = "invalid"  # the framework or the trial program refuses the configuration
+    INTERRUPTED = "interrupted"  # a host failed or was taken away: says nothing of the configuration
 
 
 class Measure(Spec):
@@ -91,6 +92,7 @@ class Trial(StatedTrial):
     the end of the last warm-up window to the end of the last window; its standard error
     comes from batch means over ``window_times_s``. Memory is the largest rank's.
     ``warm`` says that the ranks were forked from a process that had its libraries imported.
+    ``scheduler_job`` is what it ran in, by the scheduler's own name (``slurm:4711``).
     A ``purpose`` of ``diagnostic``: something that slows it was read beside it; nobody learns from its speed.
     Open fields: ``counters`` (name -> rank 0's reading over the measured windows), ``missing``
     (counter provider -> why it gave nothing), ``software`` (component -> version).
@@ -116,6 +118,7 @@ class Trial(StatedTrial):
     wall_s: NonNegativeFloat | None = None
     hosts: list[str] = Field(default_factory=list)
     warm: bool | None = None
+    scheduler_job: str | None = None
     source: str = "pretune"
     counters: dict[str, float | None] = Field(default_factory=dict)
     missing: dict[str, str] = Field(default_factory=dict)

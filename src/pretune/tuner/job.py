@@ -20,7 +20,7 @@ from pretune.datasets.script import Script
 from pretune.datasets.spec import Spec, read_yaml
 from pretune.datasets.stated import Precision
 from pretune.datasets.store import FILE, FILE_ROW, TrialStore, shipped_history
-from pretune.datasets.trial import Measure
+from pretune.datasets.trial import Measure, Status
 from pretune.datasets.workload import ModelSpec, Workload
 from pretune.errors import IllegalKnobs, InputError
 from pretune.model.plausibility import examine
@@ -196,11 +196,14 @@ def read_history(
     path: str | Path, exclude_platforms: Collection[str] = (), note: Callable[[str], None] | None = None
 ) -> pl.DataFrame:
     """The trials of a store's folder, or of the one that ships (``shipped``), without those that are wrong,
-    and without those whose throughput is that of a diagnosis.
+    those that were interrupted, and those whose throughput is that of a diagnosis.
 
     ``note`` is told in a line how many were set aside, and why.
     """
-    frame = find_store(path).frame(places=True).filter(pl.col("purpose").ne_missing("diagnostic"))
+    frame = find_store(path).frame(places=True)
+    frame = frame.filter(
+        pl.col("purpose").ne_missing("diagnostic"), pl.col("status") != str(Status.INTERRUPTED)
+    )
     if frame.is_empty():
         raise InputError(f"history {path}: holds no trials; name a folder or URL with platform=*/*.parquet")
     known = frame["platform.name"].unique().sort().to_list()

@@ -12,7 +12,7 @@ from typing import Any
 from pretune.collector.detect import unprobed
 from pretune.collector.evidence import read_json, write_json
 from pretune.collector.launchers.base import Launcher
-from pretune.collector.launchers.hosts import HostsLauncher
+from pretune.collector.launchers.ranks import RanksLauncher
 from pretune.collector.probe.nodes import SPEEDS
 from pretune.datasets.frameworks.base import Problem
 from pretune.datasets.platform import Platform
@@ -67,7 +67,7 @@ def preflight(job: JobSpec, out: Path, speeds: bool = True) -> Preflight:
         platform = _platform(job, launcher)
         check_launcher(job, platform, launcher)
         candidates, default = job.candidates(platform), job.default_knobs(platform)
-        if isinstance(launcher, HostsLauncher):
+        if isinstance(launcher, RanksLauncher):
             try:
                 found.problems += _on_the_hosts(job, platform, launcher)
                 if found.ready and speeds:
@@ -84,12 +84,12 @@ def _platform(job: JobSpec, launcher: Launcher) -> Platform:
     """The job's; with ``auto`` what the launcher reaches, whose memory a trial's own probe will tell."""
     if job.platform != "auto":
         return job.platform
-    if not isinstance(launcher, HostsLauncher):
+    if not isinstance(launcher, RanksLauncher):
         raise InputError(f"job {job.name}: platform: auto needs a launcher of ranks; name the platform")
     return unprobed(launcher)
 
 
-def _on_the_hosts(job: JobSpec, platform: Platform, launcher: HostsLauncher) -> Iterator[Problem]:
+def _on_the_hosts(job: JobSpec, platform: Platform, launcher: RanksLauncher) -> Iterator[Problem]:
     """What each host says of the default configuration's trial. Raises :class:`LaunchError`."""
     spec = TrialSpec(
         trial_id="preflight",
@@ -107,17 +107,17 @@ def _on_the_hosts(job: JobSpec, platform: Platform, launcher: HostsLauncher) -> 
         old.unlink()
     write_json(folder / "spec.json", spec.model_dump(mode="json"))
     launcher.run("hosts", "pretune.collector.readiness")
-    for node, host in enumerate(launcher.hosts):
+    for node, address in enumerate(launcher.addresses):
         said = read_json(folder / f"found-{node}.json")
         if said is None:
             reason = f"does not see {folder} as it is here; --out must be a folder that every host sees"
-            yield Problem(f"host {host.address}", reason)
+            yield Problem(f"host {address}", reason)
             continue
         for about, reason in said["findings"]:
-            yield Problem(f"host {host.address}: {about}", reason)
+            yield Problem(f"host {address}: {about}", reason)
 
 
-def _speeds(launcher: HostsLauncher, ranks: int) -> list[NodeSpeed]:
+def _speeds(launcher: RanksLauncher, ranks: int) -> list[NodeSpeed]:
     """By node, its slowest rank's figures."""
     told = read_json(launcher.run("speeds", NODES) / SPEEDS)
     by_node = [told[first : first + ranks] for first in range(0, len(told), ranks)]

@@ -19,7 +19,8 @@ from pydantic import NonNegativeFloat
 from pretune.collector.evidence import read_json, write_json
 from pretune.collector.launchers import launcher_for
 from pretune.collector.launchers.base import Launcher
-from pretune.collector.launchers.hosts import HostsLauncher, LocalLauncher
+from pretune.collector.launchers.hosts import LocalLauncher
+from pretune.collector.launchers.ranks import RanksLauncher
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Accelerator, Platform
 from pretune.datasets.spec import Spec
@@ -105,17 +106,16 @@ def check_launcher(job: JobSpec, platform: Platform, launcher: Launcher) -> None
     """Raises :class:`InputError` where the launcher cannot be on the platform: its ranks, its backend."""
     from pretune.collector.detect import detect_backend
 
-    if not isinstance(launcher, HostsLauncher):
+    reach = launcher.reach
+    if reach is None:
         return
-    nodes, ranks = len(launcher.hosts), launcher.hosts[0].ranks
-    if (nodes, ranks) != (platform.nodes, platform.devices_per_node):
+    if (reach.nodes, reach.ranks) != (platform.nodes, platform.devices_per_node):
         raise InputError(
-            f"job {job.name}: launcher: starts {ranks} ranks on each of {nodes} hosts, but platform "
-            f"{platform.name} has devices_per_node {platform.devices_per_node} and nodes {platform.nodes}; "
-            "make them agree"
+            f"job {job.name}: launcher: starts {reach.ranks} ranks on each of {reach.nodes} hosts, but "
+            f"platform {platform.name} has devices_per_node {platform.devices_per_node} and nodes "
+            f"{platform.nodes}; make them agree"
         )
-    here = not any(host.prefix for host in launcher.hosts)
-    if here and platform.backend == "nccl" and detect_backend() != "nccl":
+    if reach.here and platform.backend == "nccl" and detect_backend() != "nccl":
         raise InputError(
             f"job {job.name}: platform {platform.name}: backend: is nccl, but this machine has no GPU; "
             "use gloo, or a launcher that reaches GPUs"
@@ -154,7 +154,7 @@ class TuningSession:
             self.watcher.expect(0)
         if tuner.trials and (learned := tuner.strategy.fitted()) is not None:
             track_session_surrogate(learned, tuner.trials, runs, self.out / "surrogate", self.tracker)
-        hosts = opened.launcher.hosts if isinstance(opened.launcher, HostsLauncher) else []
+        reach = opened.launcher.reach
         answer = Answer(
             self.job,
             self.state,
@@ -162,7 +162,7 @@ class TuningSession:
             tuner.trials,
             comparison,
             self.candidates.dropped,
-            [host.interface for host in hosts],
+            reach.interfaces if reach else (),
         )
         self.tracker.session_ended(self.state.id, answer.metrics(), answer.write(), answer.markdown())
         return answer
@@ -275,15 +275,14 @@ def find_platform(job: JobSpec, launcher: Launcher) -> Platform:
 
     if job.platform != "auto":
         return job.platform
-    if not isinstance(launcher, HostsLauncher):
-        raise InputError(f"job {job.name}: platform: auto needs launcher local or hosts; name the platform")
-    ranks, nodes = launcher.hosts[0].ranks, len(launcher.hosts)
+    if not isinstance(launcher, RanksLauncher):
+        raise InputError(f"job {job.name}: platform: auto needs a launcher of ranks; name the platform")
     unprobed = Platform(
         name="unprobed",
         accelerator=Accelerator(name="unknown"),
-        devices_per_node=ranks,
-        nodes=nodes,
-        backend=launcher.backend,
+        devices_per_node=launcher.reach.ranks,
+        nodes=launcher.reach.nodes,
+        backend=launcher.reach.backend,
     )
     job.default_knobs(unprobed)  # what is wrong with it is said before seconds are spent
     return detect_platform(launcher)

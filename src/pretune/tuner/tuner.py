@@ -14,7 +14,7 @@ import polars as pl
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform
 from pretune.datasets.schema import to_table
-from pretune.datasets.trial import Trial
+from pretune.datasets.trial import Status, Trial
 from pretune.datasets.workload import Workload
 from pretune.model.base import Prediction
 from pretune.tuner.space import Candidates, Space
@@ -105,10 +105,17 @@ class Tuner:
         return [Proposal(self.candidates.knobs[row], predicted(believed, row)) for row in rows]
 
     def tell(self, trial: Trial) -> None:
-        """Learn from a trial; one whose knobs are not among the candidates is only remembered."""
+        """Learn from a trial; one whose knobs are not among the candidates is only remembered.
+
+        An interrupted one says nothing of its knobs: they may be asked for again.
+        """
         self.trials.append(trial)
         row = self.candidates.row_of(trial.knobs)
-        if row is not None:
+        if row is None:
+            return
+        if trial.status is Status.INTERRUPTED:
+            self.strategy.reopen(row)
+        else:
             self.strategy.tell(row, trial)
 
     def best(self) -> Trial | None:

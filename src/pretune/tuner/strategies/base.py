@@ -39,6 +39,10 @@ class Strategy(ABC):
         self.open[row] = False
         self.told.append(trial)
 
+    def reopen(self, row: int) -> None:
+        """``row`` was asked for, and nothing became of it."""
+        self.open[row] = True
+
     @abstractmethod
     def choose(self) -> int:
         """One open row."""
