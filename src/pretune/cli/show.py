@@ -9,6 +9,7 @@ from rich.table import Table
 
 from pretune.collector.detect import Probed
 from pretune.tuner.answer import Answer
+from pretune.tuner.budget import in_words
 from pretune.tuner.portability import Outcome, Portability
 
 OUTSIDE = "~ lies outside of what was learned: physics with a wide interval"
@@ -37,6 +38,7 @@ def show_answer(answer: Answer, page: str) -> None:
     if data["careful"]:
         cost = "finding that micro batch took {cost_trials} trials, {cost_s:.0f} s".format(**data["careful"])
         console.print(cost, highlight=False)
+    console.print(f"spent: {in_words(data['spent'])}", highlight=False)
     console.print(f"\ntrials: {data['store']} (Parquet)", highlight=False)
     for name, path in data["files"].items():
         console.print(f"{name}: {path}", highlight=False)

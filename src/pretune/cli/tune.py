@@ -15,6 +15,12 @@ def tune(
     job: Job,
     budget: Annotated[int | None, typer.Option(help="Trials of the search.", min=1)] = None,
     minutes: Annotated[float | None, typer.Option(help="Minutes of the search.", min=0.01)] = None,
+    device_hours: Annotated[
+        float | None, typer.Option(help="Device-hours of the whole session.", min=0.001)
+    ] = None,
+    cost: Annotated[
+        float | None, typer.Option(help="Cost of the whole session, at budget.price_per_device_hour.")
+    ] = None,
     history: HistoryDir = None,
     out: Annotated[Path | None, typer.Option(help="Session folder. Default: runs/<job name>.")] = None,
     strategy: Annotated[str | None, typer.Option(help="transfer, source-order or random.")] = None,
@@ -30,7 +36,9 @@ def tune(
     from pretune.tuner.job import JobSpec
     from pretune.tuner.session import TuningSession
 
-    spec = JobSpec.from_yaml(job).changed(budget, minutes, history, strategy, seed)
+    spec = JobSpec.from_yaml(job).changed(
+        history, strategy, seed, trials=budget, minutes=minutes, device_hours=device_hours, cost=cost
+    )
     folder = out or Path("runs") / spec.name
     with only_json(as_json), watcher(spec) as watching:
         try:

@@ -30,8 +30,9 @@ class Answer:
     """What a session found. ``comparison`` is None when no trial of the search ran.
 
     ``best`` is what the comparison recommends and the files hold: the winner of the search,
-    or a baseline that measured faster. ``interfaces`` are the network interfaces that the trials
-    used, one per node; empty when the launcher named none.
+    or a baseline that measured faster. ``spent``: see :meth:`~pretune.tuner.budget.Spending.asdict`.
+    ``interfaces`` are the network interfaces that the trials used, one per node; empty when the launcher
+    named none.
     """
 
     job: JobSpec
@@ -40,6 +41,7 @@ class Answer:
     trials: list[Trial]
     comparison: Comparison | None
     dropped: Mapping[str, int]
+    spent: Mapping[str, Any]
     interfaces: Sequence[str | None] = ()
 
     def asdict(self) -> dict[str, Any]:
@@ -56,6 +58,7 @@ class Answer:
             "careful": found and found.careful and self._careful(found.careful, found.probes),
             "speedup": found and {role: r and r.asdict() for role, r in found.speedup.items()},
             "space_dropped": dict(self.dropped),
+            "spent": dict(self.spent),
             "store": str(self.out / "trials"),
             "mlflow_run_id": self.state.mlflow_run_id,
             "files": {path.name: str(path) for path in self.files()},
@@ -114,8 +117,8 @@ class Answer:
     def sentences(self) -> list[str]:
         """The result in words, one line each."""
         if not self.trials:
-            minutes = self.job.budget.minutes
-            return [f"no trial ended within {minutes} minutes; give more: budget.minutes, or --minutes"]
+            given = [name for name in ("minutes", "device_hours", "cost") if getattr(self.job.budget, name)]
+            return [f"no trial ended within its time; give more: {', '.join(f'budget.{n}' for n in given)}"]
         if self.comparison is None:
             causes = sorted({f"{trial.status}: {trial.cause}" for trial in self.trials})
             return [f"none of {len(self.trials)} trials ran ({'; '.join(causes)})"]

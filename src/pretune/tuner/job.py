@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import polars as pl
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveInt
 
 from pretune.datasets.frameworks import framework as find_framework
 from pretune.datasets.knobs import Knobs, KnobValue
@@ -22,23 +22,8 @@ from pretune.datasets.trial import Measure
 from pretune.datasets.workload import ModelSpec, Workload
 from pretune.errors import IllegalKnobs, InputError
 from pretune.model.plausibility import examine
+from pretune.tuner.budget import Budget
 from pretune.tuner.space import Candidates, Space
-
-
-class Budget(Spec):
-    """When the search ends: after so many trials, or when so many minutes of searching are over.
-
-    Failed trials count. The trials that compare the winner with the defaults come on top.
-    """
-
-    trials: PositiveInt | None = None
-    minutes: PositiveFloat | None = None
-
-    @model_validator(mode="after")
-    def _some(self) -> Self:
-        if self.trials is None and self.minutes is None:
-            raise ValueError("give trials, minutes, or both")
-        return self
 
 
 class History(Spec):
@@ -111,15 +96,14 @@ class JobSpec(Spec):
 
     def changed(
         self,
-        trials: int | None = None,
-        minutes: float | None = None,
         history: str | None = None,
         strategy: str | None = None,
         seed: int | None = None,
+        **bounds: float | None,
     ) -> Self:
-        """The same job with what the command line says; None leaves a field as it is."""
-        asked = {"trials": trials, "minutes": minutes}
-        budget = self.budget.model_dump() | {name: n for name, n in asked.items() if n is not None}
+        """The same job with what the command line says, ``bounds`` being fields of its budget; None leaves
+        a field as it is."""
+        budget = self.budget.model_dump() | {name: n for name, n in bounds.items() if n is not None}
         source: Any = self.history
         if history is not None:
             source = _history(source.model_dump() | {"path": history}, Path(), "--history")

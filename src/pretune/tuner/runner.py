@@ -15,6 +15,7 @@ from pretune.collector.launchers.base import Launcher
 from pretune.datasets.store import TrialStore
 from pretune.datasets.trial import Trial, TrialSpec
 from pretune.mlflow_config.base import Tracker
+from pretune.tuner.budget import Spending
 from pretune.tuner.tuner import Predicted
 
 POLL_S = 0.1
@@ -36,6 +37,9 @@ class Watcher:
 
     def expect(self, trials: int | None, seconds: float | None = None) -> None:
         """About so many trials, or seconds, are still to come (None: not known)."""
+
+    def spent(self, text: str) -> None:
+        """What was spent of the budget so far, in words."""
 
     def begun(self, row: Row) -> None:
         """A trial is about to start."""
@@ -66,6 +70,7 @@ class TrialRunner:
         self.launcher, self.store, self.runs = launcher, store, runs
         self.tracker, self.watcher = tracker, watcher
         self.stored = {trial.trial_id: trial for trial in store.trials()}
+        self.spending: Spending | None = None  # told now and then while a trial runs
 
     def run(
         self,
@@ -76,6 +81,8 @@ class TrialRunner:
     ) -> Trial | None:
         """The trial of that id, run now or before; None when ``deadline`` (monotonic) passed first."""
         trial = self.stored.get(trial_id)
+        if trial is None and time.monotonic() >= deadline:
+            return None
         row = self._row(trial_id, trial, propose)
         if trial is None:
             self.watcher.begun(row)
@@ -118,6 +125,8 @@ class TrialRunner:
         try:
             while (trial := self.launcher.poll(handle)) is None and time.monotonic() < deadline:
                 self.watcher.waiting(row)
+                if self.spending:
+                    self.spending.tick()
                 time.sleep(POLL_S)
         finally:
             if trial is None:  # out of time, Ctrl-C, or a host that is gone: nothing keeps running

@@ -14,8 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pydantic import NonNegativeFloat
-
 from pretune.collector.evidence import read_json, write_json
 from pretune.collector.launchers import launcher_for
 from pretune.collector.launchers.base import Launcher
@@ -28,6 +26,7 @@ from pretune.datasets.trial import Trial, TrialSpec
 from pretune.errors import InputError
 from pretune.mlflow_config.base import Tracker
 from pretune.tuner.answer import Answer
+from pretune.tuner.budget import Spending, in_words
 from pretune.tuner.fitting import track_session_surrogate
 from pretune.tuner.job import JobSpec, find_store
 from pretune.tuner.journal import Journal
@@ -39,18 +38,13 @@ MOST_TRIALS = 10_000  # where only minutes bound the search
 
 
 class SessionState(Spec):
-    """``session.json``: who the session is, and how long it searched. What it did is in the store.
-
-    ``searched_s`` is what ``budget.minutes`` bounds: fits, start-ups and a trial that was cut off
-    count, as no record of a trial does.
-    """
+    """``session.json``: who the session is. What it did is in the store, what it spent in ``spent.json``."""
 
     id: str
     job_digest: str
     created_at: datetime
     platform: Platform
     mlflow_run_id: str | None = None
-    searched_s: NonNegativeFloat = 0.0
 
 
 @dataclass(frozen=True)
@@ -124,9 +118,9 @@ def _check_launcher(job: JobSpec, platform: Platform, launcher: Launcher) -> Non
 class TuningSession:
     """Runs ``job`` in the folder ``out``, or goes on with what was begun there.
 
-    ``out/session.json`` says who it is and how long it searched, ``out/trials/`` is what it did,
-    ``out/runs/<trial_id>/`` the files of each trial. The budget bounds the search; the
-    comparison with the defaults, ``verify_pairs`` rounds of it, comes on top.
+    ``out/session.json`` says who it is, ``out/spent.json`` what it spent, ``out/trials/`` is what it did,
+    ``out/runs/<trial_id>/`` the files of each trial. The search is followed by ``verify_pairs``
+    rounds of comparison with the defaults; :class:`~pretune.tuner.budget.Budget` says what bounds which.
     """
 
     def __init__(
@@ -146,9 +140,13 @@ class TuningSession:
             self._begin_tracking()
             store, runs = TrialStore(self.out / "trials"), self.out / "runs"
             self.runner = TrialRunner(opened.launcher, store, runs, self.tracker, self.watcher)
+            devices, stored = self.state.platform.devices, self.runner.stored.values()
+            self.spending = self.runner.spending = Spending(self.out, self.job.budget, devices, stored)
             tuner = Tuner.over(self.candidates, history, self.job.strategy, self.job.seed)
-            self._search(tuner)
-            comparison = self._compare(tuner, default)
+            with self.spending.during("search"):
+                self._search(tuner)
+            with self.spending.during("compare"):
+                comparison = self._compare(tuner, default)
             self.watcher.expect(0)
         if tuner.trials and (learned := tuner.strategy.fitted()) is not None:
             track_session_surrogate(learned, tuner.trials, runs, self.out / "surrogate", self.tracker)
@@ -160,6 +158,7 @@ class TuningSession:
             tuner.trials,
             comparison,
             self.candidates.dropped,
+            self.spending.asdict(len(tuner.trials)),
             [host.interface for host in hosts],
         )
         self.tracker.session_ended(self.state.id, answer.metrics(), answer.write(), answer.markdown())
@@ -186,47 +185,49 @@ class TuningSession:
 
     # -- the two phases -----------------------------------------------------------
     def _search(self, tuner: Tuner) -> None:
-        budget, began = self.job.budget, time.monotonic()
-        ended_s = sum(t.wall_s or 0.0 for t in self.runner.stored.values() if t.purpose == "search")
-        spent_s = max(self.state.searched_s, ended_s)  # a kill -9 leaves no time to save what was spent
-        deadline = began + budget.minutes * 60 - spent_s if budget.minutes else math.inf
-        try:
-            self._run_trials(tuner, deadline)
-        finally:
-            self._save(searched_s=spent_s + time.monotonic() - began)
-
-    def _run_trials(self, tuner: Tuner, deadline: float) -> None:
         budget = self.job.budget
         most = min(budget.trials or MOST_TRIALS, len(self.candidates))
         for number in range(most):
+            left_s = self.spending.left_s(self._compare_s(number))
+            self._expect(number, most - number if budget.trials else None, left_s)
             trial_id = f"{self.state.id}-t{number:03d}"
-            if trial_id not in self.runner.stored and time.monotonic() >= deadline:
-                break
-            self._expect(most - number if budget.trials else None, deadline)
 
             def propose(trial_id: str = trial_id) -> tuple[TrialSpec, Predicted | None]:
                 proposal = tuner.ask()[0]
                 return self._sheet(trial_id, "search", proposal.knobs), proposal.predicted
 
-            if self.runner.run(trial_id, propose, tuner.tell, deadline) is None:
+            if self.runner.run(trial_id, propose, tuner.tell, time.monotonic() + left_s) is None:
                 break
 
-    def _expect(self, searches: int | None, deadline: float) -> None:
-        more = None if searches is None else searches + 3 * self.job.verify_pairs + 1
-        self.watcher.expect(more, None if math.isinf(deadline) else deadline - time.monotonic())
+    def _most_compared(self) -> int:
+        """Trials that a comparison takes at most, if the first probe of a careful default fits."""
+        return 3 * self.job.verify_pairs + 1
+
+    def _compare_s(self, ended: int) -> float:
+        """What the comparison is expected to take, from what ``ended`` trials took with all around them."""
+        return (self._most_compared() + 1) * self.spending.seconds("search") / ended if ended else 0.0
+
+    def _expect(self, ended: int, searches: int | None, left_s: float) -> None:
+        more = None if searches is None else searches + self._most_compared()
+        self.watcher.expect(more, None if math.isinf(left_s) else left_s)
+        self.watcher.spent(in_words(self.spending.asdict(ended)))
 
     def _compare(self, tuner: Tuner, default: Knobs) -> Comparison | None:
         best = tuner.best()
         if best is None:
             return None
-        left = 3 * self.job.verify_pairs + 1
+        left = self._most_compared()
 
         def run(suffix: str, purpose: str, knobs: Knobs) -> Trial | None:
             nonlocal left
             self.watcher.expect(left)
+            self.watcher.spent(in_words(self.spending.asdict(len(tuner.trials))))
             left -= 1
             trial_id = f"{self.state.id}-{suffix}"
-            return self.runner.run(trial_id, lambda: (self._sheet(trial_id, purpose, knobs), None))
+            deadline = time.monotonic() + self.spending.held_left_s()
+            return self.runner.run(
+                trial_id, lambda: (self._sheet(trial_id, purpose, knobs), None), deadline=deadline
+            )
 
         workload, platform = self.candidates.workload, self.candidates.platform
         pairs = self.job.verify_pairs
