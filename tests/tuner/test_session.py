@@ -147,7 +147,8 @@ def test_the_files_hold_a_baseline_that_measured_faster(run, tmp_path):
     config = json.loads((tmp_path / "out" / "ds_config.json").read_text())
     assert config["train_micro_batch_size_per_gpu"] == data["careful"]["knobs"]["micro_batch"]
     assert answer.metrics()["best_tokens_per_s_per_device"] == data["careful"]["tokens_per_s_per_device"]
-    *ratios, held = answer.sentences()
+    ended, *ratios, held = answer.sentences()
+    assert ended == "the search ended: every configuration was tried"
     assert all(line.endswith("slower") for line in ratios)
     assert held == "the files hold the defaults with the largest micro batch: that measured faster"
 

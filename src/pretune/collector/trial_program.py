@@ -2,7 +2,8 @@
 
 FOLDER holds ``spec.json``, a TrialSpec. The ranks write there, each file whole or not at all:
 
-``progress.json``  rank 0, at each phase and window: ``phase``, ``windows``, ``time`` (Unix seconds).
+``progress.json``  rank 0, at each phase and window: ``phase``, ``windows``, ``time`` (Unix seconds), and
+                   ``window_times_s`` of the windows that are measured.
 ``rank-R.json``    each rank at its end: ``ended`` "ok" or "exception", its status, its peak memory.
 ``result.json``    rank 0 after a good end: the fields of a Trial that were measured.
 """
@@ -16,10 +17,11 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretune.collector.evidence import write_json
+from pretune.collector.evidence import STOP, write_json
 from pretune.collector.process import enter_control_groups
 from pretune.errors import PretuneError
 
@@ -39,9 +41,10 @@ class Evidence:
         self.memory: PeakMemory | None = None  # once the libraries are imported
         self.rank = int(os.environ.get("RANK", "0"))
 
-    def progress(self, phase: str, windows: int = 0) -> None:
+    def progress(self, phase: str, windows: int = 0, window_times_s: Sequence[float] = ()) -> None:
         if self.rank == 0:
             record = {"phase": phase, "windows": windows, "time": time.time()}
+            record |= {"window_times_s": window_times_s} if window_times_s else {}
             self._write("progress.json", record, durable=False)
 
     def result(self, fields: dict[str, Any]) -> None:
@@ -117,7 +120,7 @@ def _train(folder: Path, evidence: Evidence) -> None:
     device = training.join(spec, hashlib.sha256(text).hexdigest())
     evidence.progress("build")
     job = training.build(spec, device)
-    meter = Meter(spec.measure, Ranks(), evidence.memory, evidence.progress)
+    meter = Meter(spec.measure, Ranks(), evidence.memory, evidence.progress, (folder / STOP).exists)
     startup_s = seconds_since_start()
     evidence.progress("warmup")
     batches = meter.batches(job.batches())

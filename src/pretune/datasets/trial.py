@@ -34,6 +34,7 @@ class Status(StrEnum):
     CRASH = "crash"  # any other exception, signal or exit code
     DIVERGED = "diverged"  # the loss became NaN or infinite
     INVALID = "invalid"  # the framework or the trial program refuses the configuration
+    INTERRUPTED = "interrupted"  # a host failed or was taken away: says nothing of the configuration
 
 
 class Measure(Spec):
@@ -84,6 +85,7 @@ class Trial(StatedTrial):
     the end of the last warm-up window to the end of the last window; its standard error
     comes from batch means over ``window_times_s``. Memory is the largest rank's.
     ``warm`` says that the ranks were forked from a process that had its libraries imported.
+    ``stopped_early``: its windows are fewer because it was clearly slower than another trial.
     A ``purpose`` of ``diagnostic``: something that slows it was read beside it; nobody learns from its speed.
     Open fields: ``counters`` (name -> rank 0's reading over the measured windows), ``missing``
     (counter provider -> why it gave nothing), ``software`` (component -> version).
@@ -109,6 +111,7 @@ class Trial(StatedTrial):
     wall_s: NonNegativeFloat | None = None
     hosts: list[str] = Field(default_factory=list)
     warm: bool | None = None
+    stopped_early: bool | None = None
     source: str = "pretune"
     counters: dict[str, float | None] = Field(default_factory=dict)
     missing: dict[str, str] = Field(default_factory=dict)

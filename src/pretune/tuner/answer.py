@@ -20,7 +20,7 @@ from pretune.tuner.runner import read_predicted
 from pretune.tuner.verify import Comparison, Measured, Ratio
 
 if TYPE_CHECKING:
-    from pretune.tuner.session import SessionState
+    from pretune.tuner.search import SessionState
 
 NAMES = {"default": "the stock defaults", "careful": "the defaults with the largest micro batch"}
 
@@ -31,8 +31,8 @@ class Answer:
 
     ``best`` is what the comparison recommends and the files hold: the winner of the search,
     or a baseline that measured faster. ``spent``: see :meth:`~pretune.tuner.budget.Spending.asdict`.
-    ``interfaces`` are the network interfaces that the trials used, one per node; empty when the launcher
-    named none.
+    ``search_ended`` says why no more trials were run. ``interfaces`` are the network interfaces that the
+    trials used, one per node; empty when the launcher named none.
     """
 
     job: JobSpec
@@ -42,6 +42,7 @@ class Answer:
     comparison: Comparison | None
     dropped: Mapping[str, int]
     spent: Mapping[str, Any]
+    search_ended: str = ""
     interfaces: Sequence[str | None] = ()
 
     def asdict(self) -> dict[str, Any]:
@@ -59,6 +60,7 @@ class Answer:
             "speedup": found and {role: r and r.asdict() for role, r in found.speedup.items()},
             "space_dropped": dict(self.dropped),
             "spent": dict(self.spent),
+            "search_ended": self.search_ended,
             "store": str(self.out / "trials"),
             "mlflow_run_id": self.state.mlflow_run_id,
             "files": {path.name: str(path) for path in self.files()},
@@ -70,6 +72,7 @@ class Answer:
             "trial_id": trial.trial_id,
             "status": str(trial.status),
             "cause": trial.cause,
+            "stopped_early": bool(trial.stopped_early),
             "knobs": trial.knobs.settings(),
             "tokens_per_s_per_device": trial.tokens_per_s_per_device,
             "wall_s": trial.wall_s,
@@ -125,7 +128,7 @@ class Answer:
         found = self.comparison
         ratios = found.over_baselines(found.winner).items()
         lines = [sentence(NAMES[role], each) for role, each in ratios if each is not None]
-        return [*lines, self._held(found)]
+        return [f"the search ended: {self.search_ended}", *lines, self._held(found)]
 
     @staticmethod
     def _held(found: Comparison) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import polars as pl
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from pretune.datasets.frameworks import framework as find_framework
 from pretune.datasets.knobs import Knobs, KnobValue
@@ -33,6 +33,9 @@ class History(Spec):
     exclude_platforms: tuple[str, ...] = ()
 
 
+MAY_CHANGE = {"budget", "verify_pairs", "retries", "stop_hopeless"}  # from run to run of one session
+
+
 class JobSpec(Spec):
     """What ``pretune tune`` reads. Paths inside are relative to the job's file.
 
@@ -42,6 +45,9 @@ class JobSpec(Spec):
     ``space``, ``constraints``, ``allow_numerics``: see :class:`~pretune.tuner.space.Space`.
     ``default``: knobs that make up the configuration to compare with, where it is not the
     framework's own. ``verify_pairs``: how often winner and defaults are run again, in turn.
+    ``retries``: how often a trial is run again that a host's failure interrupted; one that failed by itself
+    is data, and never is. ``stop_hopeless``: a trial is stopped early when the chance that it
+    beats the best falls below this; 0 never does.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -63,6 +69,16 @@ class JobSpec(Spec):
     seed: int = 0
     measure: Measure = Measure()
     verify_pairs: int = Field(default=5, ge=2)
+    retries: NonNegativeInt = 2
+    stop_hopeless: float = Field(default=0.01, ge=0, lt=0.5)
+
+    @model_validator(mode="after")
+    def _predicts(self) -> Self:
+        if self.budget.stop_below is not None and self.strategy != "transfer":
+            raise ValueError(
+                "budget: stop_below needs a strategy that predicts; use transfer, or leave it out"
+            )
+        return self
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
@@ -148,7 +164,7 @@ class JobSpec(Spec):
 
     def digest(self) -> str:
         """Changes with everything that decides which trials are run; not with how many."""
-        data = self.model_dump(mode="json", exclude={"budget", "verify_pairs"})
+        data = self.model_dump(mode="json", exclude=MAY_CHANGE)
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
     def history_frame(self, note: Callable[[str], None] | None = None) -> pl.DataFrame:

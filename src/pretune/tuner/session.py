@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import math
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,31 +19,19 @@ from pretune.collector.launchers.base import Launcher
 from pretune.collector.launchers.hosts import HostsLauncher
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Accelerator, Platform
-from pretune.datasets.spec import Spec
 from pretune.datasets.store import TrialStore
-from pretune.datasets.trial import Trial, TrialSpec
+from pretune.datasets.trial import Trial
 from pretune.errors import InputError
 from pretune.mlflow_config.base import Tracker
 from pretune.tuner.answer import Answer
 from pretune.tuner.budget import Spending, in_words
 from pretune.tuner.fitting import track_session_surrogate
-from pretune.tuner.job import JobSpec, find_store
+from pretune.tuner.job import MAY_CHANGE, JobSpec, find_store
 from pretune.tuner.journal import Journal
-from pretune.tuner.runner import TrialRunner, Watcher
-from pretune.tuner.tuner import Predicted, Tuner
+from pretune.tuner.runner import TrialRunner, Watcher, Work
+from pretune.tuner.search import Search, SessionState, Sheets, most_compared
+from pretune.tuner.tuner import Tuner
 from pretune.tuner.verify import Comparison, compare
-
-MOST_TRIALS = 10_000  # where only minutes bound the search
-
-
-class SessionState(Spec):
-    """``session.json``: who the session is. What it did is in the store, what it spent in ``spent.json``."""
-
-    id: str
-    job_digest: str
-    created_at: datetime
-    platform: Platform
-    mlflow_run_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +39,12 @@ class Opened:
     """A session's folder, held against others, with the launcher of its job."""
 
     state: SessionState
-    launcher: Launcher
+    launchers: list[Launcher]
+
+    @property
+    def launcher(self) -> Launcher:
+        """Where what must not be disturbed runs."""
+        return self.launchers[0]
 
 
 @contextmanager
@@ -73,14 +65,15 @@ def open_session(job: JobSpec, out: Path, watcher: Watcher) -> Iterator[Opened]:
         else:
             state = SessionState.from_mapping(found, str(path))
             if state.job_digest != job.digest():
+                may_change = ", ".join(sorted(MAY_CHANGE))
                 raise InputError(
-                    f"{path}: job_digest: holds a session of another job (only budget and verify_pairs may "
-                    "change between runs); name another folder with --out"
+                    f"{path}: job_digest: holds a session of another job (only {may_change} may change "
+                    "between runs); name another folder with --out"
                 )
             watcher.note(f"going on with session {state.id} in {out}")
         _check_launcher(job, state.platform, launcher)
         write_json(path, state.model_dump(mode="json"))
-        yield Opened(state, launcher)
+        yield Opened(state, [launcher])
 
 
 def _new_state(job: JobSpec, launcher: Launcher, watcher: Watcher) -> SessionState:
@@ -139,12 +132,16 @@ class TuningSession:
             default = self.job.default_knobs(self.state.platform)
             self._begin_tracking()
             store, runs = TrialStore(self.out / "trials"), self.out / "runs"
-            self.runner = TrialRunner(opened.launcher, store, runs, self.tracker, self.watcher)
+            self.runner = TrialRunner(
+                opened.launchers, store, runs, self.tracker, self.watcher, self.job.retries
+            )
             devices, stored = self.state.platform.devices, self.runner.stored.values()
             self.spending = self.runner.spending = Spending(self.out, self.job.budget, devices, stored)
+            self.sheets = Sheets(self.job, self.state)
             tuner = Tuner.over(self.candidates, history, self.job.strategy, self.job.seed)
+            search = Search(self.job, tuner, self.runner, self.spending, self.sheets)
             with self.spending.during("search"):
-                self._search(tuner)
+                search.run()
             with self.spending.during("compare"):
                 comparison = self._compare(tuner, default)
             self.watcher.expect(0)
@@ -159,6 +156,7 @@ class TuningSession:
             comparison,
             self.candidates.dropped,
             self.spending.asdict(len(tuner.trials)),
+            search.over,
             [host.interface for host in hosts],
         )
         self.tracker.session_ended(self.state.id, answer.metrics(), answer.write(), answer.markdown())
@@ -183,68 +181,24 @@ class TuningSession:
         self.state = self.state.model_copy(update=changes)
         write_json(self.out / "session.json", self.state.model_dump(mode="json"))
 
-    # -- the two phases -----------------------------------------------------------
-    def _search(self, tuner: Tuner) -> None:
-        budget = self.job.budget
-        most = min(budget.trials or MOST_TRIALS, len(self.candidates))
-        for number in range(most):
-            left_s = self.spending.left_s(self._compare_s(number))
-            self._expect(number, most - number if budget.trials else None, left_s)
-            trial_id = f"{self.state.id}-t{number:03d}"
-
-            def propose(trial_id: str = trial_id) -> tuple[TrialSpec, Predicted | None]:
-                proposal = tuner.ask()[0]
-                return self._sheet(trial_id, "search", proposal.knobs), proposal.predicted
-
-            if self.runner.run(trial_id, propose, tuner.tell, time.monotonic() + left_s) is None:
-                break
-
-    def _most_compared(self) -> int:
-        """Trials that a comparison takes at most, if the first probe of a careful default fits."""
-        return 3 * self.job.verify_pairs + 1
-
-    def _compare_s(self, ended: int) -> float:
-        """What the comparison is expected to take, from what ``ended`` trials took with all around them."""
-        return (self._most_compared() + 1) * self.spending.seconds("search") / ended if ended else 0.0
-
-    def _expect(self, ended: int, searches: int | None, left_s: float) -> None:
-        more = None if searches is None else searches + self._most_compared()
-        self.watcher.expect(more, None if math.isinf(left_s) else left_s)
-        self.watcher.spent(in_words(self.spending.asdict(ended)))
-
     def _compare(self, tuner: Tuner, default: Knobs) -> Comparison | None:
         best = tuner.best()
         if best is None:
             return None
-        left = self._most_compared()
+        left = most_compared(self.job.verify_pairs)
 
         def run(suffix: str, purpose: str, knobs: Knobs) -> Trial | None:
             nonlocal left
             self.watcher.expect(left)
             self.watcher.spent(in_words(self.spending.asdict(len(tuner.trials))))
             left -= 1
-            trial_id = f"{self.state.id}-{suffix}"
+            spec = self.sheets(suffix, purpose, knobs)
             deadline = time.monotonic() + self.spending.held_left_s()
-            return self.runner.run(
-                trial_id, lambda: (self._sheet(trial_id, purpose, knobs), None), deadline=deadline
-            )
+            return self.runner.run(Work(spec.trial_id, lambda: (spec, None), deadline=deadline))
 
         workload, platform = self.candidates.workload, self.candidates.platform
         pairs = self.job.verify_pairs
         return compare(best.knobs, default, workload, platform, self.job.framework, tuner.trials, pairs, run)
-
-    def _sheet(self, trial_id: str, purpose: Any, knobs: Knobs) -> TrialSpec:
-        return TrialSpec(
-            trial_id=trial_id,
-            session_id=self.state.id,
-            purpose=purpose,
-            workload=self.candidates.workload,
-            platform=self.candidates.platform,
-            framework=self.job.framework,
-            knobs=knobs,
-            seed=self.job.seed,
-            measure=self.job.measure,
-        )
 
 
 def open_launcher(job: JobSpec, folder: Path) -> Launcher:

@@ -185,7 +185,7 @@ class HostsLauncher(Launcher):
     def submit(self, spec: TrialSpec) -> Handle:
         folder = self.folder / spec.trial_id
         folder.mkdir(parents=True, exist_ok=True)
-        for kind in ("rank-*", "node-*", "ended", "result", "progress"):
+        for kind in ("rank-*", "node-*", "ended", "result", "progress", "stop"):
             for old in folder.glob(f"{kind}.json"):
                 old.unlink()
         if not (folder / "spec.json").exists():
