@@ -224,3 +224,60 @@ def distance(proposals) -> int:
     """Knobs that differ, over all pairs."""
     settings = [each.knobs.settings() for each in proposals]
     return sum(a.get(n) != b.get(n) for a in settings for b in settings for n in {*a, *b})
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Trials of a name need so many polls; returns the ids that ran at the same time, at each poll."""
+    left, running, together = {}, set(), []
+
+    def submit(self, spec, real=ReplayLauncher.submit):
+        running.add(spec.trial_id.split("-")[-1])
+        return real(self, spec)
+
+    def poll(self, handle, real=ReplayLauncher.poll):
+        name = handle.spec.trial_id.split("-")[-1]
+        together.append(set(running))
+        left[name] = left.get(name, {"t000": 5}.get(name, 2)) - 1
+        if left[name] > 0:
+            return None
+        running.discard(name)
+        return real(self, handle)
+
+    monkeypatch.setattr("pretune.tuner.runner.POLL_S", 0.0)
+    monkeypatch.setattr(ReplayLauncher, "submit", submit)
+    monkeypatch.setattr(ReplayLauncher, "poll", poll)
+    return together
+
+
+def test_as_many_run_at_a_time_as_there_are_groups_and_the_comparison_runs_alone(run, slow):
+    data = run(parallel=2, budget={"trials": 6}, strategy="transfer").asdict()
+    searched = [ids for ids in slow if all(name.startswith("t") for name in ids)]
+    assert max(map(len, searched)) == 2
+    assert {"t000", "t002"} in searched  # a free group does not wait for a slow one
+    assert all(len(ids) == 1 for ids in slow if ids not in searched)
+    assert data["trials"]["number"] == 6
+    assert len({str(t["knobs"]) for t in data["trials"]["list"]}) == 6
+
+
+@pytest.mark.usefixtures("slow")
+def test_killed_with_several_under_way_it_goes_on_with_them(run, monkeypatch, tmp_path):
+    killed, real = [], ReplayLauncher.poll
+
+    def poll(self, handle):
+        if handle.spec.trial_id.endswith("t003"):
+            raise KeyboardInterrupt
+        return real(self, handle)
+
+    monkeypatch.setattr(ReplayLauncher, "poll", poll)
+    monkeypatch.setattr(ReplayLauncher, "kill", lambda _self, handle: killed.append(handle.spec.trial_id))
+    with pytest.raises(KeyboardInterrupt):
+        run(parallel=3, budget={"trials": 6}, strategy="transfer")
+    assert len(killed) >= 2
+    assert {name[-4:] for name in killed} >= {"t000", "t003"}
+    sheets = {path.parent.name: path.read_text() for path in (tmp_path / "out/runs").glob("*-t*/spec.json")}
+    monkeypatch.setattr(ReplayLauncher, "poll", real)
+    data = run(parallel=3, budget={"trials": 6}, strategy="transfer").asdict()
+    assert len({str(t["knobs"]) for t in data["trials"]["list"]}) == 6  # none was proposed twice
+    for trial_id, sheet in sheets.items():
+        assert (tmp_path / "out/runs" / trial_id / "spec.json").read_text() == sheet

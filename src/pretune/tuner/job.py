@@ -45,9 +45,10 @@ class JobSpec(Spec):
     ``space``, ``constraints``, ``allow_numerics``: see :class:`~pretune.tuner.space.Space`.
     ``default``: knobs that make up the configuration to compare with, where it is not the
     framework's own. ``verify_pairs``: how often winner and defaults are run again, in turn.
-    ``retries``: how often a trial is run again that a host's failure interrupted; one that failed by itself
-    is data, and never is. ``stop_hopeless``: a trial is stopped early when the chance that it
-    beats the best falls below this; 0 never does.
+    ``parallel``: trials of the search at a time, each on its own part of the launcher's devices; the
+    platform is that of one part. ``retries``: how often a trial is run again that a host's failure
+    interrupted; one that failed by itself is data, and never is. ``stop_hopeless``: a trial is stopped early
+    when the chance that it beats the best falls below this; 0 never does.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -69,6 +70,7 @@ class JobSpec(Spec):
     seed: int = 0
     measure: Measure = Measure()
     verify_pairs: int = Field(default=5, ge=2)
+    parallel: PositiveInt = 1
     retries: NonNegativeInt = 2
     stop_hopeless: float = Field(default=0.01, ge=0, lt=0.5)
 

@@ -6,7 +6,7 @@ import fcntl
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 from pretune.collector.evidence import read_json, write_json
 from pretune.collector.launchers import launcher_for
 from pretune.collector.launchers.base import Launcher
+from pretune.collector.launchers.groups import divided
 from pretune.collector.launchers.hosts import HostsLauncher
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Accelerator, Platform
@@ -33,10 +34,15 @@ from pretune.tuner.search import Search, SessionState, Sheets, most_compared
 from pretune.tuner.tuner import Tuner
 from pretune.tuner.verify import Comparison, compare
 
+SHARED = (
+    "note: {} trials at a time share no device, but this machine's memory and buses: their speeds are those "
+    "of a busy machine; winner and defaults are compared one at a time"
+)
+
 
 @dataclass(frozen=True)
 class Opened:
-    """A session's folder, held against others, with the launcher of its job."""
+    """A session's folder, held against others, with the launchers of its job."""
 
     state: SessionState
     launchers: list[Launcher]
@@ -57,7 +63,9 @@ def open_session(job: JobSpec, out: Path, watcher: Watcher) -> Iterator[Opened]:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {out}: cannot be made ({error.strerror}); name another folder") from None
-    with only_one(out), open_launcher(job, out / "runs") as launcher:
+    with only_one(out), ExitStack() as stack:
+        launchers = [stack.enter_context(each) for each in launchers_of(job, out / "runs")]
+        launcher = launchers[0]
         path = out / "session.json"
         found = read_json(path)
         if found is None:
@@ -73,7 +81,7 @@ def open_session(job: JobSpec, out: Path, watcher: Watcher) -> Iterator[Opened]:
             watcher.note(f"going on with session {state.id} in {out}")
         _check_launcher(job, state.platform, launcher)
         write_json(path, state.model_dump(mode="json"))
-        yield Opened(state, [launcher])
+        yield Opened(state, launchers)
 
 
 def _new_state(job: JobSpec, launcher: Launcher, watcher: Watcher) -> SessionState:
@@ -130,12 +138,15 @@ class TuningSession:
             self.state = opened.state
             self.candidates = self.job.candidates(self.state.platform)
             default = self.job.default_knobs(self.state.platform)
+            if len(opened.launchers) > 1 and "local" in self.job.launcher:
+                self.watcher.note(SHARED.format(self.job.parallel))
             self._begin_tracking()
             store, runs = TrialStore(self.out / "trials"), self.out / "runs"
             self.runner = TrialRunner(
                 opened.launchers, store, runs, self.tracker, self.watcher, self.job.retries
             )
-            devices, stored = self.state.platform.devices, self.runner.stored.values()
+            devices = self.state.platform.devices * len(opened.launchers)
+            stored = self.runner.stored.values()
             self.spending = self.runner.spending = Spending(self.out, self.job.budget, devices, stored)
             self.sheets = Sheets(self.job, self.state)
             tuner = Tuner.over(self.candidates, history, self.job.strategy, self.job.seed)
@@ -201,15 +212,19 @@ class TuningSession:
         return compare(best.knobs, default, workload, platform, self.job.framework, tuner.trials, pairs, run)
 
 
-def open_launcher(job: JobSpec, folder: Path) -> Launcher:
-    """The job's launcher, for the backend of its platform or, with ``auto``, of this machine."""
+def launchers_of(job: JobSpec, folder: Path) -> list[Launcher]:
+    """The job's launchers, one for each trial at a time, for the backend of its platform or, with ``auto``,
+    of this machine."""
     from pretune.collector.detect import detect_backend, local_devices
 
     backend = detect_backend() if job.platform == "auto" else job.platform.backend
     settings = job.launcher
     if settings.get("local") == {"devices": "auto"}:
         settings = settings | {"local": {"devices": local_devices(backend)}}
-    return launcher_for(settings, folder, backend)
+    whole = launcher_for(settings, folder, backend)  # says what is wrong with it before it is divided
+    if job.parallel == 1:
+        return [whole]
+    return [launcher_for(each, folder, backend) for each in divided(settings, job.parallel, backend)]
 
 
 def find_platform(job: JobSpec, launcher: Launcher) -> Platform:
@@ -236,7 +251,7 @@ def platform_of(job: JobSpec) -> Platform:
     """The job's platform, without a session; with ``auto``, its launcher measures it (seconds)."""
     if job.platform != "auto":
         return job.platform
-    with TemporaryDirectory() as folder, open_launcher(job, Path(folder)) as launcher:
+    with TemporaryDirectory() as folder, launchers_of(job, Path(folder))[0] as launcher:
         return find_platform(job, launcher)
 
 

@@ -37,7 +37,8 @@ class Host(Spec):
 
     ``address`` is where the other hosts reach it. ``prefix`` is put before every command
     (``[ssh, node1]``; ``[ip, netns, exec, a]``; empty: this machine). ``rank_cgroups`` are
-    control-group folders that rank ``{local_rank}`` enters before it trains.
+    control-group folders that rank ``{local_rank}`` enters before it trains. ``devices``: the GPUs that its
+    ranks may see, as ``CUDA_VISIBLE_DEVICES`` has them.
     """
 
     address: str = "127.0.0.1"
@@ -46,6 +47,7 @@ class Host(Spec):
     ranks: PositiveInt = 1
     python: str = sys.executable
     rank_cgroups: tuple[str, ...] = ()
+    devices: str | None = None
 
 
 class _Agent:
@@ -96,8 +98,7 @@ class _Agent:
         """The value of the next event that has ``key``; raises :class:`LaunchError` where none comes."""
         limit = time.monotonic() + timeout_s
         while True:
-            event = self._next(limit - time.monotonic())
-            if event is None:
+            if (event := self._next(limit - time.monotonic())) is None:
                 raise LaunchError(f"host {self.host.address}: its agent said nothing for {timeout_s:.0f} s")
             if key in event:
                 return event[key]
@@ -206,15 +207,13 @@ class HostsLauncher(Launcher):
         return judge(handle.spec, handle.folder, ending)
 
     def kill(self, handle: Handle) -> None:
-        running = self._running.pop(handle.spec.trial_id, None)
-        if running is not None:
+        if running := self._running.pop(handle.spec.trial_id, None):
             self._kill(running)
             self._wait(running)
 
     def recover(self, spec: TrialSpec) -> Trial | None:
         folder = self.folder / spec.trial_id
-        ending = Ending.load(folder)
-        result = read_json(folder / "result.json")
+        ending, result = Ending.load(folder), read_json(folder / "result.json")
         if ending is None and result is not None:
             # measured to the end; only the launcher's own note is missing
             began = (folder / "spec.json").stat().st_mtime
@@ -298,6 +297,8 @@ class HostsLauncher(Launcher):
             environment["GLOO_SOCKET_IFNAME"] = environment["NCCL_SOCKET_IFNAME"] = host.interface
         if host.rank_cgroups:
             environment[CGROUPS] = ":".join(host.rank_cgroups)
+        if host.devices:
+            environment["CUDA_VISIBLE_DEVICES"] = host.devices
         return environment
 
     def _ending(self, running: _Running, timeout_s: float) -> Ending | None:
@@ -309,8 +310,7 @@ class HostsLauncher(Launcher):
             return self._merge(running, reports)
         elapsed = time.monotonic() - running.began_monotonic
         if running.killed_at is None:
-            reason = running.overdue(elapsed, timeout_s, self.stall_s)
-            if reason:
+            if reason := running.overdue(elapsed, timeout_s, self.stall_s):
                 running.killed_because = reason
                 self._kill(running)
             elif any(report and any(report["returncodes"].values()) for report in reports):
