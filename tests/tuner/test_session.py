@@ -176,7 +176,7 @@ def test_failed_trials_count_against_the_budget(run):
     data = answer.asdict()
     assert [t["status"] for t in data["trials"]["list"]] == ["oom"] * 4
     assert data["best"] is None
-    assert "none of 4 trials ran (oom: " in answer.sentences()[0]
+    assert "none of 4 trials ran (4 x oom: " in answer.sentences()[0]
     assert set(data["files"]) == {"best.json"}
 
 

@@ -16,6 +16,7 @@ from pretune.datasets.platform import Platform
 from pretune.datasets.trial import Trial
 from pretune.datasets.workload import Workload
 from pretune.tuner.job import JobSpec
+from pretune.tuner.remedy import Failure
 from pretune.tuner.runner import read_predicted
 from pretune.tuner.verify import Comparison, Measured, Ratio
 
@@ -27,7 +28,8 @@ NAMES = {"default": "the stock defaults", "careful": "the defaults with the larg
 
 @dataclass
 class Answer:
-    """What a session found. ``comparison`` is None when no trial of the search ran.
+    """What a session found. ``comparison`` is None when no trial of the search ran; ``failure``
+    then says why, unless none was even tried.
 
     ``best`` is what the comparison recommends and the files hold: the winner of the search,
     or a baseline that measured faster. ``spent``: see :meth:`~pretune.tuner.budget.Spending.asdict`.
@@ -43,6 +45,7 @@ class Answer:
     dropped: Mapping[str, int]
     spent: Mapping[str, Any]
     search_ended: str = ""
+    failure: Failure | None = None
     interfaces: Sequence[str | None] = ()
 
     def asdict(self) -> dict[str, Any]:
@@ -61,6 +64,7 @@ class Answer:
             "space_dropped": dict(self.dropped),
             "spent": dict(self.spent),
             "search_ended": self.search_ended,
+            "failure": self.failure and self.failure.asdict(),
             "store": str(self.out / "trials"),
             "mlflow_run_id": self.state.mlflow_run_id,
             "files": {path.name: str(path) for path in self.files()},
@@ -122,9 +126,9 @@ class Answer:
         if not self.trials:
             given = [name for name in ("minutes", "device_hours", "cost") if getattr(self.job.budget, name)]
             return [f"no trial ended within its time; give more: {', '.join(f'budget.{n}' for n in given)}"]
-        if self.comparison is None:
-            causes = sorted({f"{trial.status}: {trial.cause}" for trial in self.trials})
-            return [f"none of {len(self.trials)} trials ran ({'; '.join(causes)})"]
+        if self.failure is not None:
+            return self.failure.sentences()
+        assert self.comparison is not None, "a search without a comparison has failed"
         found = self.comparison
         ratios = found.over_baselines(found.winner).items()
         lines = [sentence(NAMES[role], each) for role, each in ratios if each is not None]

@@ -13,6 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import polars as pl
+
 from pretune.collector.evidence import read_json, write_json
 from pretune.collector.launchers import launcher_for
 from pretune.collector.launchers.base import Launcher
@@ -29,6 +31,7 @@ from pretune.tuner.budget import Spending, in_words
 from pretune.tuner.fitting import track_session_surrogate
 from pretune.tuner.job import MAY_CHANGE, JobSpec, find_store
 from pretune.tuner.journal import Journal
+from pretune.tuner.remedy import Failure, failure
 from pretune.tuner.runner import TrialRunner, Watcher, Work
 from pretune.tuner.search import Search, SessionState, Sheets, most_compared
 from pretune.tuner.tuner import Tuner
@@ -168,10 +171,17 @@ class TuningSession:
             self.candidates.dropped,
             self.spending.asdict(len(tuner.trials)),
             search.over,
+            self._failure(tuner, history) if comparison is None else None,
             [host.interface for host in hosts],
         )
         self.tracker.session_ended(self.state.id, answer.metrics(), answer.write(), answer.markdown())
         return answer
+
+    def _failure(self, tuner: Tuner, history: pl.DataFrame) -> Failure | None:
+        if not tuner.trials:
+            return None
+        self.watcher.note("nothing ran: looking for the nearest configuration that should")
+        return failure(self.candidates, self.job.space_of_knobs(), tuner.trials, history)
 
     def _begin_tracking(self) -> None:
         none = self.job.history.path == "none"
