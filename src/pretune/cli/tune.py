@@ -30,7 +30,7 @@ def tune(
 ) -> None:
     """Find the fastest configuration for JOB.yaml in real trials. Started again, it goes on."""
     from pretune.cli.progress import watcher
-    from pretune.cli.show import show_answer
+    from pretune.cli.show_answer import show_answer
     from pretune.cli.ui import page_command
     from pretune.mlflow_config import tracker
     from pretune.tuner.job import JobSpec

@@ -16,6 +16,7 @@ from pretune.datasets.platform import Platform
 from pretune.datasets.trial import Trial
 from pretune.datasets.workload import Workload
 from pretune.tuner.job import JobSpec
+from pretune.tuner.reasons import Reasons
 from pretune.tuner.remedy import Failure
 from pretune.tuner.runner import read_predicted
 from pretune.tuner.verify import Comparison, Measured, Ratio
@@ -29,7 +30,7 @@ NAMES = {"default": "the stock defaults", "careful": "the defaults with the larg
 @dataclass
 class Answer:
     """What a session found. ``comparison`` is None when no trial of the search ran; ``failure``
-    then says why, unless none was even tried.
+    then says why, unless none was even tried. ``reasons``: what else is good, and why.
 
     ``best`` is what the comparison recommends and the files hold: the winner of the search,
     or a baseline that measured faster. ``spent``: see :meth:`~pretune.tuner.budget.Spending.asdict`.
@@ -46,6 +47,7 @@ class Answer:
     spent: Mapping[str, Any]
     search_ended: str = ""
     failure: Failure | None = None
+    reasons: Reasons | None = None
     interfaces: Sequence[str | None] = ()
 
     def asdict(self) -> dict[str, Any]:
@@ -64,6 +66,7 @@ class Answer:
             "space_dropped": dict(self.dropped),
             "spent": dict(self.spent),
             "search_ended": self.search_ended,
+            "reasons": self.reasons and self.reasons.asdict(),
             "failure": self.failure and self.failure.asdict(),
             "store": str(self.out / "trials"),
             "mlflow_run_id": self.state.mlflow_run_id,

@@ -31,6 +31,7 @@ from pretune.tuner.budget import Spending, in_words
 from pretune.tuner.fitting import track_session_surrogate
 from pretune.tuner.job import MAY_CHANGE, JobSpec, find_store
 from pretune.tuner.journal import Journal
+from pretune.tuner.reasons import Reasons, reasons
 from pretune.tuner.remedy import Failure, failure
 from pretune.tuner.runner import TrialRunner, Watcher, Work
 from pretune.tuner.search import Search, SessionState, Sheets, most_compared
@@ -172,6 +173,7 @@ class TuningSession:
             self.spending.asdict(len(tuner.trials)),
             search.over,
             self._failure(tuner, history) if comparison is None else None,
+            self._reasons(tuner, comparison, default) if comparison else None,
             [host.interface for host in hosts],
         )
         self.tracker.session_ended(self.state.id, answer.metrics(), answer.write(), answer.markdown())
@@ -182,6 +184,11 @@ class TuningSession:
             return None
         self.watcher.note("nothing ran: looking for the nearest configuration that should")
         return failure(self.candidates, self.job.space_of_knobs(), tuner.trials, history)
+
+    def _reasons(self, tuner: Tuner, comparison: Comparison, default: Knobs) -> Reasons:
+        knobs = self.job.space_of_knobs().knobs
+        varied = {name: values for name, values in knobs.items() if len(values) > 1}
+        return reasons(tuner, varied, comparison.recommended.knobs, default)
 
     def _begin_tracking(self) -> None:
         none = self.job.history.path == "none"
