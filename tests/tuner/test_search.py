@@ -147,7 +147,7 @@ def test_the_search_ends_when_another_trial_is_expected_to_bring_too_little(run)
 
 def test_never_before_the_least_number_of_trials(run):
     budget = {"trials": 12, "stop_below": 0.99, "least_trials": 9}
-    assert run(strategy="transfer", budget=budget).asdict()["trials"]["number"] == 9
+    assert run(strategy="transfer", budget=budget, history="none").asdict()["trials"]["number"] == 9
 
 
 def test_a_strategy_that_does_not_predict_cannot_stop(write_job):
@@ -251,7 +251,7 @@ def slow(monkeypatch):
 
 
 def test_as_many_run_at_a_time_as_there_are_groups_and_the_comparison_runs_alone(run, slow):
-    data = run(parallel=2, budget={"trials": 6}, strategy="transfer").asdict()
+    data = run(parallel=2, budget={"trials": 6}, strategy="transfer", history="none").asdict()
     searched = [ids for ids in slow if all(name.startswith("t") for name in ids)]
     assert max(map(len, searched)) == 2
     assert {"t000", "t002"} in searched  # a free group does not wait for a slow one
@@ -272,12 +272,12 @@ def test_killed_with_several_under_way_it_goes_on_with_them(run, monkeypatch, tm
     monkeypatch.setattr(ReplayLauncher, "poll", poll)
     monkeypatch.setattr(ReplayLauncher, "kill", lambda _self, handle: killed.append(handle.spec.trial_id))
     with pytest.raises(KeyboardInterrupt):
-        run(parallel=3, budget={"trials": 6}, strategy="transfer")
+        run(parallel=3, budget={"trials": 6}, strategy="transfer", history="none")
     assert len(killed) >= 2
     assert {name[-4:] for name in killed} >= {"t000", "t003"}
     sheets = {path.parent.name: path.read_text() for path in (tmp_path / "out/runs").glob("*-t*/spec.json")}
     monkeypatch.setattr(ReplayLauncher, "poll", real)
-    data = run(parallel=3, budget={"trials": 6}, strategy="transfer").asdict()
+    data = run(parallel=3, budget={"trials": 6}, strategy="transfer", history="none").asdict()
     assert len({str(t["knobs"]) for t in data["trials"]["list"]}) == 6  # none was proposed twice
     for trial_id, sheet in sheets.items():
         assert (tmp_path / "out/runs" / trial_id / "spec.json").read_text() == sheet

@@ -10,7 +10,7 @@ import pytest
 from pretune.collector.launchers.hosts import LocalLauncher
 from pretune.collector.launchers.replay import ReplayLauncher
 from pretune.datasets import TrialStore
-from pretune.errors import InputError, LaunchError, TrackingError
+from pretune.errors import InputError, TrackingError
 from pretune.mlflow_config import NoTracker
 from pretune.model import TransferSurrogate
 from pretune.tuner.budget import Budget, Spending, in_words
@@ -319,7 +319,7 @@ def test_a_tracker_that_is_down_costs_one_warning(run, fails_from):
 
 
 def test_replay_refuses_what_was_not_recorded(run):
-    with pytest.raises(LaunchError, match=r"no recorded trial .* narrow the space"):
+    with pytest.raises(InputError, match=r"no recorded trial .* narrow the space"):
         run(space={"micro_batch": [2], "threads_per_rank": [3]})
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from pretune.cli.show import cell, differing
 from pretune.tuner.answer import Answer
+from pretune.tuner.batches import SideBySide
 from pretune.tuner.budget import in_words
 from pretune.tuner.reasons import Reasons
 
@@ -44,6 +45,29 @@ def show_answer(answer: Answer, page: str) -> None:
         console.print(f"{name}: {path}", highlight=False)
     if data["mlflow_run_id"]:
         console.print(f"MLflow run {data['mlflow_run_id']}: {page}", highlight=False)
+
+
+def show_side_by_side(found: SideBySide, page: str) -> None:
+    """Each global batch's answer, then what was found at each as a column."""
+    for answer in found.answers:
+        show_answer(answer, page)
+    console = Console()
+    batches = found.asdict()["batches"]
+    table = Table(title="side by side, not ranked: another global batch is another training run")
+    table.add_column("global batch, tokens")
+    for each in batches:
+        table.add_column(f"{each['global_batch_tokens']:,}", justify="right")
+    best = [each["best"] for each in batches]
+    table.add_row("tokens/s/device", *(_speed(each) if each else "nothing ran" for each in best))
+    ratios = [each["speedup"] and each["speedup"]["default"] for each in batches]
+    table.add_row("of the stock defaults", *(_ratio(each) for each in ratios))
+    for name in differing([each["knobs"] for each in best if each]):
+        table.add_row(name, *(str(each["knobs"].get(name, "")) if each else "" for each in best))
+    console.print(table)
+
+
+def _ratio(found: dict[str, Any] | None) -> str:
+    return "" if found is None or found["ratio"] is None else f"{found['ratio']:.2f}x"
 
 
 def _show_reasons(console: Console, found: Reasons) -> None:

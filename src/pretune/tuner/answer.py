@@ -50,6 +50,11 @@ class Answer:
     reasons: Reasons | None = None
     interfaces: Sequence[str | None] = ()
 
+    @property
+    def found(self) -> bool:
+        """Whether anything ran."""
+        return self.comparison is not None
+
     def asdict(self) -> dict[str, Any]:
         """The object that ``pretune tune --json`` prints."""
         found = self.comparison

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import polars as pl
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
@@ -42,6 +42,7 @@ class JobSpec(Spec):
     ``model``: a preset's name, the fields of a ModelSpec, or ``huggingface: config.json``.
     ``platform``: ``auto`` (this machine), a YAML file, or the fields of a Platform.
     ``launcher``: ``local: {devices: 2}`` (or ``auto``), ``hosts: [...]``, or ``replay: STORE``.
+    ``global_batch_tokens``: what an optimizer step takes; several are tuned in turn, and shown side by side.
     ``space``, ``constraints``, ``allow_numerics``: see :class:`~pretune.tuner.space.Space`.
     ``default``: knobs that make up the configuration to compare with, where it is not the
     framework's own. ``verify_pairs``: how often winner and defaults are run again, in turn.
@@ -54,7 +55,7 @@ class JobSpec(Spec):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     model: ModelSpec
     sequence_length: PositiveInt
-    global_batch_tokens: PositiveInt
+    global_batch_tokens: PositiveInt | Annotated[tuple[PositiveInt, ...], Field(min_length=2)]
     precision: Precision = "bf16"
     optimizer: Literal["adamw", "sgd"] = "adamw"
     framework: str = "deepspeed"
@@ -95,7 +96,8 @@ class JobSpec(Spec):
                 if field in data:
                     data[field] = load(data[field], folder, f"{path}: {field}")
             job = cls.from_mapping(data, str(path))
-            job._check_knobs(str(path))
+            for batch in job.global_batches:
+                job.model_copy(update={"global_batch_tokens": batch})._check_knobs(str(path))
         except InputError as error:  # some know the field, or another file, but not whose job it is
             if str(error).startswith(str(path)):
                 raise
@@ -129,8 +131,17 @@ class JobSpec(Spec):
         given = {name: value for name, value in updates.items() if value is not None}
         return self.from_mapping(self.model_dump() | given, "command line")
 
+    @property
+    def global_batches(self) -> tuple[int, ...]:
+        """All that it allows, each once."""
+        told = self.global_batch_tokens
+        return tuple(dict.fromkeys(told)) if isinstance(told, tuple) else (told,)
+
     def workload(self, where: str = "job") -> Workload:
-        """Model, batch and numerics. Raises :class:`InputError` when they do not fit together."""
+        """Model, batch and numerics. Raises :class:`InputError` when they do not fit together, and where the
+        job allows several global batches."""
+        if isinstance(self.global_batch_tokens, tuple):
+            raise InputError(f"{where}: global_batch_tokens: lists several, which only tune takes; give one")
         data = {name: getattr(self, name) for name in Workload.model_fields}
         return Workload.from_mapping(data, where)
 

@@ -126,18 +126,26 @@ class TuningSession:
     ``out/session.json`` says who it is, ``out/spent.json`` what it spent, ``out/trials/`` is what it did,
     ``out/runs/<trial_id>/`` the files of each trial. The search is followed by ``verify_pairs``
     rounds of comparison with the defaults; :class:`~pretune.tuner.budget.Budget` says what bounds which.
+    ``beside``: trials to learn from that are in no history, such as those of another global batch.
     """
 
     def __init__(
-        self, job: JobSpec, out: str | Path, tracker: Tracker, watcher: Watcher | None = None
+        self,
+        job: JobSpec,
+        out: str | Path,
+        tracker: Tracker,
+        watcher: Watcher | None = None,
+        beside: pl.DataFrame | None = None,
     ) -> None:
-        self.job, self.out = job, Path(out)
+        self.job, self.out, self.beside = job, Path(out), beside
         self.watcher = watcher or Watcher()
         self.tracker = Journal(tracker, self.watcher, self.out)
 
     def run(self) -> Answer:
         """Search, compare, write the files. Raises :class:`InputError` when ``out`` holds another job."""
         history = self.job.history_frame(self.watcher.note)
+        if self.beside is not None:
+            history = pl.concat([history, self.beside], how="diagonal_relaxed")
         with open_session(self.job, self.out, self.watcher) as opened:
             self.state = opened.state
             self.candidates = self.job.candidates(self.state.platform)
