@@ -17,6 +17,7 @@ from pretune.datasets.trial import Trial
 from pretune.datasets.workload import Workload
 from pretune.tuner.job import JobSpec
 from pretune.tuner.reasons import Reasons
+from pretune.tuner.rehearsal import Rehearsal
 from pretune.tuner.remedy import Failure
 from pretune.tuner.runner import read_predicted
 from pretune.tuner.verify import Comparison, Measured, Ratio
@@ -48,6 +49,7 @@ class Answer:
     search_ended: str = ""
     failure: Failure | None = None
     reasons: Reasons | None = None
+    rehearsal: Rehearsal | None = None
     interfaces: Sequence[str | None] = ()
 
     @property
@@ -72,6 +74,7 @@ class Answer:
             "spent": dict(self.spent),
             "search_ended": self.search_ended,
             "reasons": self.reasons and self.reasons.asdict(),
+            "rehearsal": self.rehearsal and self.rehearsal.asdict(),
             "failure": self.failure and self.failure.asdict(),
             "store": str(self.out / "trials"),
             "mlflow_run_id": self.state.mlflow_run_id,
@@ -140,7 +143,8 @@ class Answer:
         found = self.comparison
         ratios = found.over_baselines(found.winner).items()
         lines = [sentence(NAMES[role], each) for role, each in ratios if each is not None]
-        return [f"the search ended: {self.search_ended}", *lines, self._held(found)]
+        rehearsed = self.rehearsal.sentences() if self.rehearsal else []
+        return [f"the search ended: {self.search_ended}", *lines, self._held(found), *rehearsed]
 
     @staticmethod
     def _held(found: Comparison) -> str:

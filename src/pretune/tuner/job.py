@@ -24,6 +24,7 @@ from pretune.errors import IllegalKnobs, InputError
 from pretune.model.plausibility import examine
 from pretune.tuner.budget import Budget
 from pretune.tuner.space import Candidates, Space
+from pretune.tuner.verify import Verify
 
 
 class History(Spec):
@@ -33,7 +34,13 @@ class History(Spec):
     exclude_platforms: tuple[str, ...] = ()
 
 
-MAY_CHANGE = {"budget", "verify_pairs", "retries", "stop_hopeless"}  # from run to run of one session
+MAY_CHANGE = {
+    "budget",
+    "verify",
+    "verify_pairs",
+    "retries",
+    "stop_hopeless",
+}  # from run to run of one session
 
 
 class JobSpec(Spec):
@@ -45,8 +52,8 @@ class JobSpec(Spec):
     ``global_batch_tokens``: what an optimizer step takes; several are tuned in turn, and shown side by side.
     ``space``, ``constraints``, ``allow_numerics``: see :class:`~pretune.tuner.space.Space`.
     ``default``: knobs that make up the configuration to compare with, where it is not the
-    framework's own. ``verify_pairs``: how often winner and defaults are run again, in turn.
-    ``parallel``: trials of the search at a time, each on its own part of the launcher's devices; the
+    framework's own. ``verify_pairs``: how often winner and defaults are run again, in turn;
+    ``verify: {minutes: 10}``: a rehearsal of what is recommended follows. ``parallel``: trials of the search at a time, each on its own part of the launcher's devices; the
     platform is that of one part. ``retries``: how often a trial is run again that a host's failure
     interrupted; one that failed by itself is data, and never is. ``stop_hopeless``: a trial is stopped early
     when the chance that it beats the best falls below this; 0 never does.
@@ -71,6 +78,7 @@ class JobSpec(Spec):
     seed: int = 0
     measure: Measure = Measure()
     verify_pairs: int = Field(default=5, ge=2)
+    verify: Verify | None = None
     parallel: PositiveInt = 1
     retries: NonNegativeInt = 2
     stop_hopeless: float = Field(default=0.01, ge=0, lt=0.5)

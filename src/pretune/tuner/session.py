@@ -32,6 +32,7 @@ from pretune.tuner.fitting import track_session_surrogate
 from pretune.tuner.job import MAY_CHANGE, JobSpec, find_store
 from pretune.tuner.journal import Journal
 from pretune.tuner.reasons import Reasons, reasons
+from pretune.tuner.rehearsal import Rehearsal, rehearse
 from pretune.tuner.remedy import Failure, failure
 from pretune.tuner.runner import TrialRunner, Watcher, Work
 from pretune.tuner.search import Search, SessionState, Sheets, most_compared
@@ -167,6 +168,7 @@ class TuningSession:
                 search.run()
             with self.spending.during("compare"):
                 comparison = self._compare(tuner, default)
+                rehearsal = self._rehearse(comparison)
             self.watcher.expect(0)
         if tuner.trials and (learned := tuner.strategy.fitted()) is not None:
             track_session_surrogate(learned, tuner.trials, runs, self.out / "surrogate", self.tracker)
@@ -182,10 +184,17 @@ class TuningSession:
             search.over,
             self._failure(tuner, history) if comparison is None else None,
             self._reasons(tuner, comparison, default) if comparison else None,
+            rehearsal,
             [host.interface for host in hosts],
         )
         self.tracker.session_ended(self.state.id, answer.metrics(), answer.write(), answer.markdown())
         return answer
+
+    def _rehearse(self, comparison: Comparison | None) -> Rehearsal | None:
+        if comparison is None or self.job.verify is None:
+            return None
+        self.watcher.expect(1, self.job.verify.minutes * 60)
+        return rehearse(self.job.verify, comparison.recommended, self.runner, self.sheets)
 
     def _failure(self, tuner: Tuner, history: pl.DataFrame) -> Failure | None:
         if not tuner.trials:
