@@ -52,8 +52,9 @@ class JobSpec(Spec):
     ``global_batch_tokens``: what an optimizer step takes; several are tuned in turn, and shown side by side.
     ``space``, ``constraints``, ``allow_numerics``: see :class:`~pretune.tuner.space.Space`.
     ``default``: knobs that make up the configuration to compare with, where it is not the
-    framework's own. ``verify_pairs``: how often winner and defaults are run again, in turn;
-    ``verify: {minutes: 10}``: a rehearsal of what is recommended follows. ``parallel``: trials of the search at a time, each on its own part of the launcher's devices; the
+    framework's own. ``verify_pairs``: how often winner and defaults are run again, in turn.
+    ``verify: {minutes: 10}``: what is recommended is then rehearsed for so long.
+    ``parallel``: trials of the search at a time, each on its own part of the launcher's devices; the
     platform is that of one part. ``retries``: how often a trial is run again that a host's failure
     interrupted; one that failed by itself is data, and never is. ``stop_hopeless``: a trial is stopped early
     when the chance that it beats the best falls below this; 0 never does.

@@ -26,9 +26,10 @@ class Rehearsal:
     """What minutes of training showed.
 
     ``goodput`` is tokens per second and device over the whole run, start-up and warm-up included, beside the
-    throughput of its steps. ``drift``: throughput of its last third over that of its first. ``of_compared``: its
-    throughput over what the comparison measured. ``memory_slope_bytes_per_s`` (low, middle, high): Theil-Sen's,
-    with a 95 % interval, of rank 0's memory in use; None where too little was seen.
+    throughput of its steps. ``drift``: throughput of its last third over that of its first.
+    ``of_compared``: its throughput over what the comparison measured. ``memory_slope_bytes_per_s``
+    (low, middle, high): Theil-Sen's, with a 95 % interval, of rank 0's memory in use; None where too
+    little was seen. What a trial's program does not do, such as writing checkpoints, is not in it.
     """
 
     trial_id: str
@@ -50,13 +51,12 @@ class Rehearsal:
         if self.tokens_per_s_per_device is None:
             return [f"rehearsal: {self.status} after {self.seconds:,.0f} s: {self.cause}"]
         speed = (
-            f"rehearsal of {self.seconds:,.0f} s: {self.tokens_per_s_per_device:,.0f} tokens/s per device in its "
-            f"steps, {self.goodput:,.0f} with start-up"
+            f"rehearsal of {self.seconds:,.0f} s: {self.tokens_per_s_per_device:,.0f} tokens/s per device "
+            f"in its steps, {self.goodput:,.0f} with start-up"
         )
         if self.of_compared is not None and self.drift is not None:
-            speed += (
-                f"; {self.of_compared:.2f}x of what was compared, its end {self.drift:.2f}x of its beginning"
-            )
+            speed += f"; {self.of_compared:.2f}x of what was compared"
+            speed += f", its end {self.drift:.2f}x of its beginning"
         return [speed, *self._memory()]
 
     def _memory(self) -> list[str]:
@@ -65,12 +65,10 @@ class Rehearsal:
         low, middle, high = (slope * 3600 / MIB for slope in self.memory_slope_bytes_per_s)
         if low <= 0:
             return [f"rehearsal: no growth of memory is shown ({low:,.1f} to {high:,.1f} MiB an hour)"]
-        full = (
-            ""
-            if self.full_after_s is None
-            else f": the device is full after {self.full_after_s / 3600:,.1f} h"
-        )
-        return [f"rehearsal: memory grows by {middle:,.1f} MiB an hour ({low:,.1f} to {high:,.1f}){full}"]
+        growth = f"rehearsal: memory grows by {middle:,.1f} MiB an hour ({low:,.1f} to {high:,.1f})"
+        if self.full_after_s is not None:
+            growth += f": the device is full after {self.full_after_s / 3600:,.1f} h"
+        return [growth]
 
 
 def rehearse(verify: Verify, measured: Measured, runner: TrialRunner, sheets: Sheets) -> Rehearsal | None:
