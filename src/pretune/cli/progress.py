@@ -103,7 +103,8 @@ class LiveWatcher(Watcher):
     def _rows(self, row: Row) -> list[Row]:
         if row.spec.purpose in SEARCHING:
             return self.searched
-        return self.compared.setdefault(row.spec.trial_id.rsplit("-", 1)[1], [])
+        role = row.spec.trial_id.rsplit("-", 1)[1].split(".")[0]  # not which attempt it is
+        return self.compared.setdefault(role, [])
 
     def _draw(self) -> None:
         self._drawn = time.monotonic()

@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -124,8 +125,9 @@ class TrialRunner:
                 for at in list(running):
                     self._advance(running, at, ended)
         finally:
-            for steps in running.values():
-                steps.close()  # Ctrl-C, or a host that is gone: nothing keeps running
+            with ExitStack() as stack:  # Ctrl-C, or a host that is gone: nothing keeps running
+                for steps in running.values():
+                    stack.callback(steps.close)
 
     @staticmethod
     def _advance(running: dict[int, Steps], at: int, ended: Callable[[Trial | None], None]) -> None:
@@ -136,11 +138,13 @@ class TrialRunner:
             ended(end.value)
 
     def _steps(self, work: Work, launcher: Launcher) -> Steps:
-        for attempt in range(1, self.retries + 2):
-            trial = yield from self._attempt(work, launcher)
-            if trial is None or trial.status is not Status.INTERRUPTED or attempt > self.retries:
+        attempt, number = work, 1
+        while True:
+            trial = yield from self._attempt(attempt, launcher)
+            if trial is None or trial.status is not Status.INTERRUPTED or number > self.retries:
                 break
-            work = again(work, trial, f"{trial.trial_id.removesuffix(f'.{attempt}')}.{attempt + 1}")
+            number += 1
+            attempt = again(work, trial, f"{work.trial_id}.{number}")
         if trial is not None:
             work.tell(trial)
         return trial
