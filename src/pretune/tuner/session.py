@@ -150,6 +150,7 @@ class TuningSession:
         with open_session(self.job, self.out, self.watcher) as opened:
             self.state = opened.state
             self.candidates = self.job.candidates(self.state.platform)
+            self.sheets = Sheets(self.job, self.state)
             default = self.job.default_knobs(self.state.platform)
             if len(opened.launchers) > 1 and "local" in self.job.launcher:
                 self.watcher.note(SHARED.format(self.job.parallel))
@@ -161,7 +162,6 @@ class TuningSession:
             devices = self.state.platform.devices * len(opened.launchers)
             stored = self.runner.stored.values()
             self.spending = self.runner.spending = Spending(self.out, self.job.budget, devices, stored)
-            self.sheets = Sheets(self.job, self.state)
             tuner = Tuner.over(self.candidates, history, self.job.strategy, self.job.seed)
             search = Search(self.job, tuner, self.runner, self.spending, self.sheets)
             with self.spending.during("search"):
