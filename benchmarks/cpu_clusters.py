@@ -35,7 +35,7 @@ from pretune.datasets.frameworks import framework
 from pretune.datasets.schema import to_table
 from pretune.datasets.store import shipped_history
 from pretune.mlflow_config.none import NoTracker
-from pretune.tuner.runner import TrialRunner, Watcher
+from pretune.tuner.runner import TrialRunner, Watcher, Work
 from pretune.tuner.space import Candidates, key
 from pretune.tuner.strategies.source_order import chosen
 from pretune.tuner.tuner import Tuner, fastest
@@ -171,7 +171,7 @@ class Live:
             return self._compared(answers)
 
     def _runner(self, launcher: Launcher) -> None:
-        self.runner = TrialRunner(launcher, self.store, self.out / "runs", NoTracker(), Watcher())
+        self.runner = TrialRunner([launcher], self.store, self.out / "runs", NoTracker(), Watcher())
 
     def _trial(self, trial_id: str, purpose: Any, knobs: Knobs, seed: int) -> Trial:
         workload: Workload = self.candidates.workload
@@ -185,7 +185,7 @@ class Live:
             seed=seed,
             measure=self.job.measure,
         )
-        trial = self.runner.run(trial_id, lambda: (spec, None))
+        trial = self.runner.run(Work(trial_id, lambda: (spec, None)))
         assert trial is not None
         print(f"{trial_id}: {trial.status} {trial.tokens_per_s or trial.cause}", file=sys.stderr, flush=True)
         return trial

@@ -78,8 +78,8 @@ def test_a_ranking_marks_what_lies_outside_of_what_was_learned(capsys):
 
 def test_what_is_compared_is_one_line_each(rows, screen):
     watcher, file = screen
-    for number in range(3):
-        spec = rows[0].spec.model_copy(update={"trial_id": f"s-v0{number}-winner", "purpose": "verify"})
+    for name in ("s-v00-winner", "s-v01-winner", "s-v01-winner.2"):  # an attempt was interrupted
+        spec = rows[0].spec.model_copy(update={"trial_id": name, "purpose": "verify"})
         watcher.ended(Row(spec, None, 0.0, rows[0].trial))
     last = file.getvalue().rsplit("in turn", 1)[1]
     assert last.count("winner") == 1

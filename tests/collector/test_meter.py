@@ -115,6 +115,27 @@ def test_a_loop_that_ends_while_it_warms_up_has_no_speed(queue, measuring):
     assert measuring.result()["tokens_per_s"] is None
 
 
+@pytest.mark.parametrize(("asked_at", "measured"), [(0, 3), (4, 5), (10**9, 10)])
+def test_a_measurement_is_stopped_at_the_next_moment_that_the_ranks_share(queue, asked_at, measured):
+    asked, told = [], []
+
+    def stop():
+        asked.append(1)
+        return len(asked) > 2 + asked_at  # after two warm-up windows
+
+    def report(_phase, _windows, window_times_s):
+        told.append(list(window_times_s))
+
+    measuring = Meter(MEASURE, Ranks(), device.PeakMemory(), report, stop)
+    trained(queue, measuring, 12)
+    found = measuring.result()
+    assert found["stopped_early"] is (True if measured < 10 else None)
+    assert len(found["window_times_s"]) == measured
+    assert found["tokens_per_s"] == pytest.approx(8 * measured / sum(found["window_times_s"]))
+    assert found["tokens_per_s_std_error"] is not None
+    assert told[-1] == found["window_times_s"]  # whoever watches sees each window when it ended
+
+
 def test_pauses_after_the_measurement_wait_for_nothing(queue, measuring):
     trained(queue, measuring, 2 + 10)
     waits = queue.waits

@@ -105,6 +105,22 @@ def test_two_ranks_train_and_leave_the_fields_of_a_trial(tmp_path, framework):
 
 
 @pytest.mark.slow
+def test_a_trial_that_is_asked_to_stop_ends_well_with_what_it_has_measured(tmp_path):
+    endless = Measure(min_windows=10**6, max_windows=10**6, max_seconds=3600.0)
+    of = spec().model_copy(update={"measure": endless})
+    sheet(tmp_path, of)
+    (tmp_path / "stop.json").touch()
+    assert run(tmp_path) == [0, 0]
+    result = read(tmp_path / "result.json")
+    assert result["stopped_early"] is True
+    assert 3 <= len(result["window_times_s"]) < 10**5
+    assert result["tokens_per_s_std_error"] > 0
+    (began, used), *_ = read(tmp_path / "memory.json")
+    assert abs(time.time() - began) < 120
+    assert used > 4 * 4 * MODEL.parameters
+
+
+@pytest.mark.slow
 def test_deepspeed_tells_its_collectives_in_a_diagnosis_and_never_in_a_measurement(tmp_path):
     usual = spec(framework="deepspeed", zero_stage=1)
     diagnosis = usual.model_copy(update={"purpose": "diagnostic"})

@@ -126,6 +126,14 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, target: Platform) -> Path
 
 
 @pytest.fixture(scope="session")
+def fine(target: Platform) -> SimpleNamespace:
+    """A space with more values, and an outcome of each of its configurations on the target, by knobs."""
+    wider = {"reduce_bucket_size": [10**6, 5 * 10**6, 2 * 10**7, 10**8, 5 * 10**8]}
+    outcomes = {frozenset(t.knobs.settings().items()): t for t in record(target, repeats=1, **wider)}
+    return SimpleNamespace(space=SPACE | wider, outcomes=outcomes)
+
+
+@pytest.fixture(scope="session")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with two other platforms: a fast link and a middling one."""
     root = tmp_path_factory.mktemp("history")

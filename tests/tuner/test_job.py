@@ -44,7 +44,7 @@ def test_platforms_can_be_left_out_of_the_history(write_job, history):
 def test_the_command_line_changes_fields(write_job, history):
     job = JobSpec.from_yaml(write_job(history="none", budget={"trials": 4, "minutes": 9}))
     changed = job.changed(trials=2, history=str(history), strategy="random", seed=7)
-    assert changed.budget.model_dump() == {"trials": 2, "minutes": 9.0}
+    assert (changed.budget.trials, changed.budget.minutes, changed.budget.device_hours) == (2, 9.0, None)
     assert (changed.strategy, changed.seed) == ("random", 7)
     assert len(changed.history_frame()) == 128
 
@@ -63,7 +63,9 @@ def test_the_digest_is_of_what_decides_the_trials(write_job):
         ({"space": None}, "space: Field required"),
         ({"spice": {}}, "spice: is no field here"),
         ({"budget": {"trials": 0}}, r"budget\.trials: .* got 0"),
-        ({"budget": {}}, "budget: give trials, minutes, or both"),
+        ({"budget": {}}, "budget: give one of trials, minutes, device_hours, cost, or several"),
+        ({"budget": {"cost": 9}}, "budget: cost needs price_per_device_hour"),
+        ({"budget": {"trials": 9, "stop_below": 1.5}}, r"budget\.stop_below: .* got 1.5"),
         ({"strategy": "guess"}, r"strategy: .*'random', got 'guess'"),
         ({"framework": "megatorn"}, "framework: 'megatorn' is not known"),
         ({"model": "gpt-tinny"}, "gpt-tiny"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import time
 
@@ -9,9 +10,10 @@ import pytest
 from pretune.collector.launchers.hosts import LocalLauncher
 from pretune.collector.launchers.replay import ReplayLauncher
 from pretune.datasets import TrialStore
-from pretune.errors import InputError, LaunchError, TrackingError
+from pretune.errors import InputError, TrackingError
 from pretune.mlflow_config import NoTracker
 from pretune.model import TransferSurrogate
+from pretune.tuner.budget import Budget, Spending, in_words
 from pretune.tuner.job import JobSpec
 from pretune.tuner.runner import Watcher
 from pretune.tuner.session import TuningSession, open_session
@@ -105,7 +107,10 @@ def test_started_again_it_runs_nothing_and_says_the_same(run, strategy):
     again = run(tracker, watcher, strategy=strategy).asdict()
     assert watcher.begun_ids == []
     again["mlflow_run_id"] = None
+    before, after = first.pop("spent"), again.pop("spent")
     assert again == first
+    assert after["trials"] == before["trials"]
+    assert after["minutes"]["spent"] > before["minutes"]["spent"]  # what it costs to go on counts too
     told = [what for name, what in tracker.calls if name == "trial_ended"]
     assert len(told) == len(set(told)) > first["trials"]["number"]  # a tracker that missed some has them now
     assert "going on with session" in watcher.notes[0]
@@ -142,7 +147,8 @@ def test_the_files_hold_a_baseline_that_measured_faster(run, tmp_path):
     config = json.loads((tmp_path / "out" / "ds_config.json").read_text())
     assert config["train_micro_batch_size_per_gpu"] == data["careful"]["knobs"]["micro_batch"]
     assert answer.metrics()["best_tokens_per_s_per_device"] == data["careful"]["tokens_per_s_per_device"]
-    *ratios, held = answer.sentences()
+    ended, *ratios, held = answer.sentences()
+    assert ended == "the search ended: every configuration was tried"
     assert all(line.endswith("slower") for line in ratios)
     assert held == "the files hold the defaults with the largest micro batch: that measured faster"
 
@@ -170,7 +176,7 @@ def test_failed_trials_count_against_the_budget(run):
     data = answer.asdict()
     assert [t["status"] for t in data["trials"]["list"]] == ["oom"] * 4
     assert data["best"] is None
-    assert "none of 4 trials ran (oom: " in answer.sentences()[0]
+    assert "none of 4 trials ran (4 x oom: " in answer.sentences()[0]
     assert set(data["files"]) == {"best.json"}
 
 
@@ -203,6 +209,40 @@ def test_when_the_minutes_are_over_the_running_trial_is_killed_and_not_recorded(
     resumed = run(budget={"trials": 2}).asdict()["trials"]["list"]
     assert resumed[1]["trial_id"] == sheet["trial_id"]
     assert resumed[1]["knobs"]["zero_stage"] == sheet["knobs"]["zero_stage"]
+
+
+def test_device_hours_and_cost_bound_the_whole_session(run, tmp_path, monkeypatch):
+    """Trials of 0.3 s on two devices; a comparison of three configurations takes six or seven."""
+
+    def poll(self, handle, real=ReplayLauncher.poll):
+        time.sleep(0.3)
+        return real(self, handle).model_copy(update={"wall_s": 0.3})
+
+    monkeypatch.setattr(ReplayLauncher, "poll", poll)
+    data = run(budget={"cost": 2.0, "price_per_device_hour": 900.0}).asdict()  # 4 s of both devices
+    spent = data["spent"]
+    assert spent["cost"]["spent"] == pytest.approx(spent["device_hours"]["spent"] * 900)
+    assert 0.5 < spent["cost"]["spent"] < 2.0 + 2 * 0.3 / 3600 * 900 * 2
+    assert data["speedup"]["default"]["pairs"] == 2  # room was left for the comparison
+    assert 2 <= data["trials"]["number"] < 13
+    (tmp_path / "out" / "spent.json").unlink()  # lost with the disk's cache: the trials say what was spent
+    least = run(budget={"device_hours": 1e-6}).asdict()["spent"]["device_hours"]["spent"]
+    trials = len(TrialStore(tmp_path / "out" / "trials"))
+    assert least >= trials * 0.3 * 2 / 3600
+
+
+def test_what_was_spent_survives_a_kill(tmp_path, monkeypatch):
+    monkeypatch.setattr("pretune.tuner.budget.TICK_S", 0.0)
+    budget = Budget(minutes=1)
+    spending = Spending(tmp_path, budget, devices=8)
+    with spending.during("search"):
+        time.sleep(0.05)
+        spending.tick()
+        killed = Spending(tmp_path, budget, devices=8)  # what the next process finds
+    assert 0.05 <= killed.seconds("search") <= spending.seconds("search")
+    assert killed.left_s() < 59.95
+    assert killed.held_left_s() == math.inf
+    assert in_words(killed.asdict(3)).startswith("3 trials, ")
 
 
 def test_when_nothing_ended_in_time_the_remedy_is_more_of_it(run, monkeypatch):
@@ -279,7 +319,7 @@ def test_a_tracker_that_is_down_costs_one_warning(run, fails_from):
 
 
 def test_replay_refuses_what_was_not_recorded(run):
-    with pytest.raises(LaunchError, match=r"no recorded trial .* narrow the space"):
+    with pytest.raises(InputError, match=r"no recorded trial .* narrow the space"):
         run(space={"micro_batch": [2], "threads_per_rank": [3]})
 
 
@@ -291,5 +331,5 @@ def test_a_default_that_cannot_run_is_refused_before_the_machine_is_probed(run, 
 
 
 def test_auto_needs_a_launcher_that_runs(run):
-    with pytest.raises(InputError, match="platform: auto needs launcher local or hosts"):
+    with pytest.raises(InputError, match="platform: auto needs a launcher of ranks"):
         run(platform="auto")

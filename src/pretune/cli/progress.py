@@ -45,6 +45,9 @@ class PlainWatcher(Watcher):
     def __init__(self, knobs: dict[str, Any]) -> None:
         self.knobs = knobs
 
+    def spent(self, text: str) -> None:
+        self.note(f"spent: {text}")
+
     def begun(self, row: Row) -> None:
         expected = f", expected {interval(row)}" if row.predicted else ""
         if row.predicted and row.predicted.out_of_domain:
@@ -68,12 +71,16 @@ class LiveWatcher(Watcher):
         self.compared: dict[str, list[Row]] = {}
         self.walls_s: list[float] = []
         self.left: tuple[int | None, float | None] = (None, None)
+        self.spent_text = ""
         self._drawn = 0.0
 
     def expect(self, trials: int | None, seconds: float | None = None) -> None:
         self.left = (trials, seconds)
         if trials == 0:
             self._draw()
+
+    def spent(self, text: str) -> None:
+        self.spent_text = text
 
     def begun(self, row: Row) -> None:
         self._rows(row).append(row)
@@ -96,7 +103,8 @@ class LiveWatcher(Watcher):
     def _rows(self, row: Row) -> list[Row]:
         if row.spec.purpose in SEARCHING:
             return self.searched
-        return self.compared.setdefault(row.spec.trial_id.rsplit("-", 1)[1], [])
+        role = row.spec.trial_id.rsplit("-", 1)[1].split(".")[0]  # not which attempt it is
+        return self.compared.setdefault(role, [])
 
     def _draw(self) -> None:
         self._drawn = time.monotonic()
@@ -144,7 +152,8 @@ class LiveWatcher(Watcher):
         if trials is not None and self.walls_s:
             by_trials = trials * statistics.mean(self.walls_s)
             seconds = by_trials if seconds is None else min(by_trials, seconds)
-        return Text("" if not seconds else f"about {clock(seconds)} left", style="dim")
+        parts = [self.spent_text, f"about {clock(seconds)} left" if seconds else ""]
+        return Text(", ".join(filter(None, parts)), style="dim")
 
 
 def status(row: Row) -> str:

@@ -8,40 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from pretune.collector.detect import Probed
-from pretune.tuner.answer import Answer
 from pretune.tuner.portability import Outcome, Portability
 
 OUTSIDE = "~ lies outside of what was learned: physics with a wide interval"
-
-
-def show_answer(answer: Answer, page: str) -> None:
-    """Winner and defaults beside each other, the ratios in words, and the files with what they hold.
-
-    ``page``: the command that opens the tracking page.
-    """
-    console = Console()
-    data = answer.asdict()
-    measured = {role: data[role] for role in ("winner", "default", "careful") if data[role]}
-    if measured:
-        table = Table(title=f"{data['workload']} on {data['platform']}", title_justify="left")
-        table.add_column("")
-        for role in measured:
-            table.add_column(role, justify="right")
-        table.add_row("tokens/s/device", *(_speed(each) for each in measured.values()), style="bold")
-        table.add_row("runs", *(str(each["trials"]) for each in measured.values()))
-        for name in _differing([each["knobs"] for each in measured.values()]):
-            table.add_row(name, *(str(each["knobs"].get(name, "")) for each in measured.values()))
-        console.print(table)
-    for line in answer.sentences():
-        console.print(line, highlight=False)
-    if data["careful"]:
-        cost = "finding that micro batch took {cost_trials} trials, {cost_s:.0f} s".format(**data["careful"])
-        console.print(cost, highlight=False)
-    console.print(f"\ntrials: {data['store']} (Parquet)", highlight=False)
-    for name, path in data["files"].items():
-        console.print(f"{name}: {path}", highlight=False)
-    if data["mlflow_run_id"]:
-        console.print(f"MLflow run {data['mlflow_run_id']}: {page}", highlight=False)
 
 
 def show_ranking(result: dict[str, Any], knobs: list[str]) -> None:
@@ -140,11 +109,11 @@ def show_rows(title: str, rows: list[dict[str, Any]]) -> None:
         number = any(isinstance(row.get(name), int | float) for row in rows)
         table.add_column(name, justify="right" if number else "left", no_wrap=not number, overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(row.get(name)) for name in columns))
+        table.add_row(*(cell(row.get(name)) for name in columns))
     Console().print(table)
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:,.4g}" if isinstance(value, float) and abs(value) < 100 else _whole(value)
@@ -154,24 +123,12 @@ def _whole(value: Any) -> str:
     return f"{value:,.0f}" if isinstance(value, float) else str(value)
 
 
-def _speed(measured: dict[str, Any]) -> str:
-    if measured["tokens_per_s_per_device"] is None:
-        return "failed"
-    spread = f" ± {measured['spread']:,.0f}" if measured["spread"] is not None else ""
-    return f"{measured['tokens_per_s_per_device']:,.0f}{spread}"
-
-
-def _differing(knobs: list[dict[str, Any]]) -> list[str]:
-    names = list(dict.fromkeys(name for each in knobs for name in each))
-    return [name for name in names if len({str(each.get(name)) for each in knobs}) > 1]
-
-
 def show_communication(result: dict[str, Any]) -> None:
     """A table per configuration: its collectives, and below how much of the step they are."""
     console = Console()
-    differing = [each["knobs"] for each in result["configurations"]]
+    knobs = [each["knobs"] for each in result["configurations"]]
     for each in result["configurations"]:
-        told = ", ".join(f"{name}={each['knobs'].get(name)}" for name in _differing(differing))
+        told = ", ".join(f"{name}={each['knobs'].get(name)}" for name in differing(knobs))
         step_s, exposed_s = each["step_s"], each["exposed_s"]
         share = f", {exposed_s / step_s:.0%} of a step of {step_s:.4g} s" if step_s else ""
         hidden = f"{exposed_s:.4g} s that nothing hides{share} (predicted)"
@@ -234,3 +191,9 @@ def _policy(outcome: Outcome) -> list[str]:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+def differing(knobs: list[dict[str, Any]]) -> list[str]:
+    """The names of the knobs that are not the same in all."""
+    names = list(dict.fromkeys(name for each in knobs for name in each))
+    return [name for name in names if len({str(each.get(name)) for each in knobs}) > 1]

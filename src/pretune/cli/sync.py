@@ -23,7 +23,7 @@ def sync(
     from pretune.mlflow_config import tracker
     from pretune.tuner.journal import retell
     from pretune.tuner.runner import logged_files
-    from pretune.tuner.session import SessionState
+    from pretune.tuner.search import SessionState
 
     path = session / "session.json"
     state = SessionState.from_mapping(read_yaml(path), str(path))

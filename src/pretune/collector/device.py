@@ -74,6 +74,14 @@ class PeakMemory:
             free, total = cuda.mem_get_info()
             self._used_bytes = max(self._used_bytes, total - free)
 
+    def now(self) -> int | None:
+        """What :meth:`read` counts as the device's, at this moment; None where nothing tells."""
+        if cuda := _cuda():
+            free, total = cuda.mem_get_info()
+            return int(total - free)
+        resident = _resident_bytes()
+        return resident["RssAnon"] + resident["RssShmem"] - self._baseline_bytes if resident else None
+
     def read(self) -> dict[str, int | None]:
         allocated = reserved = used = None
         self.sample()

@@ -6,6 +6,8 @@ Nothing is read out of logs. In a trial's folder:
     progress.json  the phase and the window that rank 0 is at
     rank-R.json    how rank R ended, written by itself (absent when it was killed); of a script: node R
     result.json    what rank 0 measured (only when it measured to the end)
+    memory.json    rank 0's memory in use while it measured: [Unix seconds, bytes], a second apart or more
+    stop.json      present when whoever launched it wants it to end with what it has measured
     ended.json     what the launcher saw: exit codes, why it killed, lost hosts, the kernel's memory kills
 """
 
@@ -21,6 +23,7 @@ from typing import Any
 from pretune.datasets.durable import whole_file
 from pretune.datasets.trial import Status, Trial, TrialSpec
 
+STOP, MEMORY = "stop.json", "memory.json"
 _MEMORY = tuple(f"peak_memory_{kind}_bytes" for kind in ("allocated", "reserved", "device"))
 _KEPT = ("hosts", "software", "missing", "startup_s", "loss_first", "loss_last", *_MEMORY)
 # a rank that lost its peer crashes too: what explains more comes first

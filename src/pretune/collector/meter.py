@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from pretune.collector import device
@@ -17,7 +18,9 @@ from pretune.collector.windows import Reading, WindowRule, relative_std_error, t
 from pretune.datasets.trial import Measure
 
 Batch = TypeVar("Batch")
-Report = Callable[[str, int], None]
+Report = Callable[[str, int, list[float]], None]
+LEAST_WINDOWS = 3  # of a measurement that is stopped: fewer tell no spread
+STOPPABLE_S = 2.0  # the ranks of a trial that can be stopped ask each other about so often
 
 
 class Meter:
@@ -25,7 +28,9 @@ class Meter:
 
     At the ends of blocks only (see :mod:`.windows`) the ranks exchange a few numbers and the
     device is waited for; other windows end with a mark in the device's queue, so that the host
-    may go on enqueuing. ``report(phase, windows)`` is called after each window.
+    may go on enqueuing. ``report(phase, windows, window_times_s)`` is called after each window, with the
+    times of those in blocks that ended. ``stop`` (asked at the ends of blocks, of any rank) ends the
+    measurement as soon as :data:`LEAST_WINDOWS` are measured.
     """
 
     def __init__(
@@ -34,8 +39,11 @@ class Meter:
         ranks: Ranks,
         memory: device.PeakMemory,
         report: Report | None = None,
+        stop: Callable[[], bool] | None = None,
     ) -> None:
-        self.rule = WindowRule(measure)
+        self.rule = WindowRule(measure, math.inf if stop is None else STOPPABLE_S)
+        self.stopped_early: bool | None = None
+        self._stop = stop
         self.ranks = ranks
         self.memory = memory
         self.ends_s: list[float] = []
@@ -107,9 +115,9 @@ class Meter:
         if len(self._marks) == self.rule.block:
             self._end_block()
         if self._report and self.rule.measuring:
-            self._report("measure", len(self.ends_s) + len(self._marks) - 1)
+            self._report("measure", len(self.ends_s) + len(self._marks) - 1, self._window_times_s())
         elif self._report:
-            self._report("warmup", self.rule.warmup_windows)
+            self._report("warmup", self.rule.warmup_windows, [])
         return not self.done
 
     def _end_block(self) -> None:
@@ -118,6 +126,8 @@ class Meter:
         reading = self._exchange()
         self._block_start_s = self._now()  # after the exchange: when the slowest rank was done
         self.rule.ended(reading)
+        if reading.stop and measured and self.rule.windows >= LEAST_WINDOWS and not self.done:
+            self.rule.block, self.stopped_early = 0, True
         if measured:
             self.ends_s[-1] = self._block_start_s
             if self.done:
@@ -145,10 +155,11 @@ class Meter:
         lost = loss is not None and not math.isfinite(loss)
         recompiled = compilations > self._compilations
         self._compilations = compilations
-        largest = self.ranks.largest([seconds, recompiled, device.reserved_bytes(), lost])
+        stop = self._stop is not None and self._stop()
+        largest = self.ranks.largest([seconds, recompiled, device.reserved_bytes(), lost, stop])
         if largest[3]:
             raise Diverged(f"the loss became {loss} on this rank, or is not finite on another")
-        return Reading(largest[0], bool(largest[1]), int(largest[2]))
+        return Reading(largest[0], bool(largest[1]), int(largest[2]), stop=bool(largest[4]))
 
     def result(self) -> dict[str, Any]:
         """The measured fields of a Trial. Every rank calls it, after its last step."""
@@ -171,6 +182,7 @@ class Meter:
                 name: _largest(each[name] for each in every) for name in ("data_wait_s", "compile_s", *memory)
             },
             **{name: _mean(each[name] for each in every) for name in ("loss_first", "loss_last")},
+            "stopped_early": self.stopped_early,
             "hosts": [each["host"] for each in every],
             "counters": self._readings,
             "missing": self._counters.missing,
@@ -186,8 +198,11 @@ class Meter:
             **self.memory.read(),
         }
 
+    def _window_times_s(self) -> list[float]:
+        return [end - start for start, end in pairwise(self.ends_s)]
+
     def _speed(self) -> dict[str, Any]:
-        times = [end - start for start, end in zip(self.ends_s, self.ends_s[1:], strict=False)]
+        times = self._window_times_s()
         tokens_per_s = throughput(self._tokens, self.ends_s)
         relative = relative_std_error(times)
         known = tokens_per_s is not None and relative is not None

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,13 +53,15 @@ def trial_here() -> TrialSpec | None:
     return TrialSpec.from_mapping(json.loads(text), str(path))
 
 
-def report(phase: str, windows: int) -> None:
+def report(phase: str, windows: int, window_times_s: Sequence[float] = ()) -> None:
     """Tell the tuner how far the trial is: it ends what makes no progress. Nothing outside of a trial."""
     from pretune.collector.evidence import write_json
 
     if SHEET in os.environ:
         path = Path(os.environ[SHEET]).with_name("progress.json")
-        write_json(path, {"phase": phase, "windows": windows, "time": time.time()}, durable=False)
+        record = {"phase": phase, "windows": windows, "time": time.time()}
+        record |= {"window_times_s": list(window_times_s)} if window_times_s else {}
+        write_json(path, record, durable=False)
 
 
 def hand_over(trial: Trial) -> bool:

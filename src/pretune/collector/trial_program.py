@@ -2,7 +2,9 @@
 
 FOLDER holds ``spec.json``, a TrialSpec. The ranks write there, each file whole or not at all:
 
-``progress.json``  rank 0, at each phase and window: ``phase``, ``windows``, ``time`` (Unix seconds).
+``progress.json``  rank 0, at each phase and window: ``phase``, ``windows``, ``time`` (Unix seconds), and
+                   ``window_times_s`` of the windows that are measured.
+``memory.json``    rank 0 at its end: the memory in use while it measured, [Unix seconds, bytes].
 ``rank-R.json``    each rank at its end: ``ended`` "ok" or "exception", its status, its peak memory.
 ``result.json``    rank 0 after a good end: the fields of a Trial that were measured.
 """
@@ -16,15 +18,19 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretune.collector.evidence import write_json
+from pretune.collector.evidence import MEMORY, STOP, write_json
 from pretune.collector.process import enter_control_groups
 from pretune.errors import PretuneError
 
 if TYPE_CHECKING:
     from pretune.collector.device import PeakMemory
+
+
+TRAIL_S = 1.0  # between two looks at the memory in use
 
 
 class Unwritable(PretuneError):
@@ -38,14 +44,24 @@ class Evidence:
         self.folder = folder
         self.memory: PeakMemory | None = None  # once the libraries are imported
         self.rank = int(os.environ.get("RANK", "0"))
+        self.trail: list[tuple[float, int]] = []
 
-    def progress(self, phase: str, windows: int = 0) -> None:
+    def progress(self, phase: str, windows: int = 0, window_times_s: Sequence[float] = ()) -> None:
         if self.rank == 0:
             record = {"phase": phase, "windows": windows, "time": time.time()}
+            record |= {"window_times_s": window_times_s} if window_times_s else {}
             self._write("progress.json", record, durable=False)
+            if phase == "measure":
+                self._note_memory()
+
+    def _note_memory(self) -> None:
+        due = not self.trail or time.time() - self.trail[-1][0] >= TRAIL_S
+        if due and self.memory and (used := self.memory.now()) is not None:
+            self.trail.append((time.time(), used))
 
     def result(self, fields: dict[str, Any]) -> None:
         if self.rank == 0:
+            self._write(MEMORY, self.trail)
             self._write("result.json", fields)
 
     def ended(self, error: BaseException | None) -> None:
@@ -57,7 +73,7 @@ class Evidence:
         memory = self.memory.read() if self.memory else {}
         self._write(f"rank-{self.rank}.json", {**record, "software": versions(), **how, **memory})
 
-    def _write(self, name: str, record: dict[str, Any], durable: bool = True) -> None:
+    def _write(self, name: str, record: Any, durable: bool = True) -> None:
         try:
             write_json(self.folder / name, record, durable)
         except OSError as error:
@@ -117,7 +133,7 @@ def _train(folder: Path, evidence: Evidence) -> None:
     device = training.join(spec, hashlib.sha256(text).hexdigest())
     evidence.progress("build")
     job = training.build(spec, device)
-    meter = Meter(spec.measure, Ranks(), evidence.memory, evidence.progress)
+    meter = Meter(spec.measure, Ranks(), evidence.memory, evidence.progress, (folder / STOP).exists)
     startup_s = seconds_since_start()
     evidence.progress("warmup")
     batches = meter.batches(job.batches())

@@ -21,18 +21,23 @@ MAX_BATCHES = 8  # batches of the standard error; few and long, so that they are
 
 @dataclass(frozen=True)
 class Reading:
-    """What the job saw in one block: the largest over its ranks."""
+    """What the job saw in one block: the largest over its ranks. ``stop``: some rank was asked to stop."""
 
     seconds: float
     recompiled: bool = False
     reserved_bytes: int = 0
+    stop: bool = False
 
 
 @dataclass
 class WindowRule:
-    """Feed it the reading of each block; ``block`` is how many windows run next, 0 when it is done."""
+    """Feed it the reading of each block; ``block`` is how many windows run next, 0 when it is done.
+
+    ``longest_block_s``: about what a measured block may take; at its end the measurement can be stopped.
+    """
 
     measure: Measure
+    longest_block_s: float = math.inf
     block: int = 1
     measuring: bool = False
     warmup_windows: int = 0
@@ -50,8 +55,16 @@ class WindowRule:
             self.warmup_windows += self.block
             self.measuring = self._warm(reading)
             self._previous = reading
-            self.block = self.measure.min_windows if self.measuring else 1
+            self.block = self._cut(self.measure.min_windows, reading.seconds) if self.measuring else 1
         return self.block
+
+    def _cut(self, windows: int, mean_s: float) -> int:
+        """As many of these windows as a block may have."""
+        return (
+            windows
+            if mean_s * windows <= self.longest_block_s
+            else max(int(self.longest_block_s / mean_s), 1)
+        )
 
     def _warm(self, now: Reading) -> bool:
         if self.warmup_windows < self.measure.min_warmup_windows:
@@ -70,10 +83,12 @@ class WindowRule:
         """As many windows as still fit into the time; the caps of the measure hold."""
         room = self.measure.max_windows - self.windows
         left_s = self.measure.max_seconds - self.seconds
+        mean_s = self.seconds / self.windows
+        if (least := self.measure.min_windows - self.windows) > 0:
+            return self._cut(least, mean_s)
         if room <= 0 or left_s <= 0:
             return 0
-        mean_s = self.seconds / self.windows
-        return min(room, int(left_s / mean_s)) if mean_s > 0 else room
+        return self._cut(min(room, int(left_s / mean_s)), mean_s) if mean_s > 0 else room
 
 
 def throughput(tokens: int, ends_s: Sequence[float]) -> float | None:

@@ -102,6 +102,10 @@ class MemoryNeed:
         with np.errstate(invalid="ignore"):
             return np.asarray(self._log_bytes(frame, matrix) - np.log(capacity))
 
+    def needed_bytes(self, frame: pl.DataFrame, matrix: Array) -> Array:
+        """(n,) what the fullest device needs; NaN where physics says nothing of memory."""
+        return np.asarray(np.exp(self._log_bytes(frame, matrix)))
+
     def peak_bytes(self, frame: pl.DataFrame, matrix: Array) -> Array:
         """(n,) what a trial's own figure is predicted to be, which need not be of the fullest stage."""
         return np.asarray(np.exp(self._log_bytes(frame, matrix, reported=True)))

@@ -184,6 +184,11 @@ class TransferSurrogate(BaseEstimator, Predictor):  # type: ignore[misc]  # scik
             },
         )
 
+    def memory_bytes(self, frame: pl.DataFrame) -> Array:
+        """(n,) what the fullest device of the target needs; NaN where physics says nothing of memory."""
+        check_is_fitted(self)
+        return self.need_.needed_bytes(frame, self.sources_.encoder.matrix(frame))
+
     def unaided(self, frame: pl.DataFrame, believed: Prediction) -> Prediction:
         """``believed`` of the rows of ``frame``, as if no source had said how fast they are.
 

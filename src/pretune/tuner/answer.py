@@ -17,22 +17,27 @@ from pretune.datasets.trial import Trial, TrialSpec
 from pretune.datasets.workload import Workload
 from pretune.tuner.job import JobSpec
 from pretune.tuner.launch import own_script
+from pretune.tuner.reasons import Reasons
+from pretune.tuner.rehearsal import Rehearsal
+from pretune.tuner.remedy import Failure
 from pretune.tuner.runner import read_predicted
 from pretune.tuner.verify import Comparison, Measured, Ratio
 
 if TYPE_CHECKING:
-    from pretune.tuner.session import SessionState
+    from pretune.tuner.search import SessionState
 
 NAMES = {"default": "the stock defaults", "careful": "the defaults with the largest micro batch"}
 
 
 @dataclass
 class Answer:
-    """What a session found. ``comparison`` is None when no trial of the search ran.
+    """What a session found. ``comparison`` is None when no trial of the search ran; ``failure``
+    then says why, unless none was even tried. ``reasons``: what else is good, and why.
 
     ``best`` is what the comparison recommends and the files hold: the winner of the search,
-    or a baseline that measured faster. ``interfaces`` are the network interfaces that the trials
-    used, one per node; empty when the launcher named none.
+    or a baseline that measured faster. ``spent``: see :meth:`~pretune.tuner.budget.Spending.asdict`.
+    ``search_ended`` says why no more trials were run. ``interfaces`` are the network interfaces that the
+    trials used, one per node; empty when the launcher named none.
     """
 
     job: JobSpec
@@ -41,7 +46,17 @@ class Answer:
     trials: list[Trial]
     comparison: Comparison | None
     dropped: Mapping[str, int]
+    spent: Mapping[str, Any]
+    search_ended: str = ""
+    failure: Failure | None = None
+    reasons: Reasons | None = None
+    rehearsal: Rehearsal | None = None
     interfaces: Sequence[str | None] = ()
+
+    @property
+    def found(self) -> bool:
+        """Whether anything ran."""
+        return self.comparison is not None
 
     def asdict(self) -> dict[str, Any]:
         """The object that ``pretune tune --json`` prints."""
@@ -57,6 +72,11 @@ class Answer:
             "careful": found and found.careful and self._careful(found.careful, found.probes),
             "speedup": found and {role: r and r.asdict() for role, r in found.speedup.items()},
             "space_dropped": dict(self.dropped),
+            "spent": dict(self.spent),
+            "search_ended": self.search_ended,
+            "reasons": self.reasons and self.reasons.asdict(),
+            "rehearsal": self.rehearsal and self.rehearsal.asdict(),
+            "failure": self.failure and self.failure.asdict(),
             "store": str(self.out / "trials"),
             "mlflow_run_id": self.state.mlflow_run_id,
             "files": {path.name: str(path) for path in self.files()},
@@ -68,6 +88,7 @@ class Answer:
             "trial_id": trial.trial_id,
             "status": str(trial.status),
             "cause": trial.cause,
+            "stopped_early": bool(trial.stopped_early),
             "knobs": trial.knobs.settings(),
             "tokens_per_s_per_device": trial.tokens_per_s_per_device,
             "wall_s": trial.wall_s,
@@ -132,15 +153,16 @@ class Answer:
     def sentences(self) -> list[str]:
         """The result in words, one line each."""
         if not self.trials:
-            minutes = self.job.budget.minutes
-            return [f"no trial ended within {minutes} minutes; give more: budget.minutes, or --minutes"]
-        if self.comparison is None:
-            causes = sorted({f"{trial.status}: {trial.cause}" for trial in self.trials})
-            return [f"none of {len(self.trials)} trials ran ({'; '.join(causes)})"]
+            given = [name for name in ("minutes", "device_hours", "cost") if getattr(self.job.budget, name)]
+            return [f"no trial ended within its time; give more: {', '.join(f'budget.{n}' for n in given)}"]
+        if self.failure is not None:
+            return self.failure.sentences()
+        assert self.comparison is not None, "a search without a comparison has failed"
         found = self.comparison
         ratios = found.over_baselines(found.winner).items()
         lines = [sentence(NAMES[role], each) for role, each in ratios if each is not None]
-        return [*lines, self._held(found)]
+        rehearsed = self.rehearsal.sentences() if self.rehearsal else []
+        return [f"the search ended: {self.search_ended}", *lines, self._held(found), *rehearsed]
 
     @staticmethod
     def _held(found: Comparison) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pretune.errors import InputError
 from pretune.mlflow_config.base import Tracker
 from pretune.tuner.job import JobSpec
 from pretune.tuner.journal import Journal
-from pretune.tuner.runner import TrialRunner, Watcher
+from pretune.tuner.runner import TrialRunner, Watcher, Work
 from pretune.tuner.session import Opened, open_session
 from pretune.tuner.space import Candidates
 
@@ -84,13 +85,16 @@ class Campaign:
                 self.job.name,
                 {"kind": "campaign", "trials": len(plan), "seed": self.job.seed},
             )
-            runner = TrialRunner(opened.launcher, store, runs, tracker, self.watcher)
-            for number, spec in enumerate(plan):
-                self.watcher.expect(len(plan) - number)
-                runner.run(spec.trial_id, lambda spec=spec: (spec, None))  # type: ignore[misc]
+            runner = TrialRunner(opened.launchers, store, runs, tracker, self.watcher, self.job.retries)
+            runner.keep_busy(self._works(plan))
         answer = self._answer(opened, list(runner.stored.values()))
         tracker.session_ended(opened.state.id, {"trials": float(len(plan))}, [], f"Campaign: {answer.drift}")
         return answer
+
+    def _works(self, plan: list[TrialSpec]) -> Iterator[Work]:
+        for number, spec in enumerate(plan):
+            self.watcher.expect(len(plan) - number)
+            yield Work(spec.trial_id, lambda spec=spec: (spec, None))  # type: ignore[misc]
 
     def _plan(self, opened: Opened) -> list[TrialSpec]:
         platform, session_id = opened.state.platform, opened.state.id

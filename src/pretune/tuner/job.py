@@ -6,10 +6,10 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import polars as pl
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from pretune.collector.reading import LOGS
 from pretune.datasets.frameworks import framework as find_framework
@@ -25,23 +25,9 @@ from pretune.datasets.workload import ModelSpec, Workload
 from pretune.errors import IllegalKnobs, InputError
 from pretune.model.plausibility import examine
 from pretune.tuner.arrival import check_knobs_arrive, check_placeholders
+from pretune.tuner.budget import Budget
 from pretune.tuner.space import Candidates, Space
-
-
-class Budget(Spec):
-    """When the search ends: after so many trials, or when so many minutes of searching are over.
-
-    Failed trials count. The trials that compare the winner with the defaults come on top.
-    """
-
-    trials: PositiveInt | None = None
-    minutes: PositiveFloat | None = None
-
-    @model_validator(mode="after")
-    def _some(self) -> Self:
-        if self.trials is None and self.minutes is None:
-            raise ValueError("give trials, minutes, or both")
-        return self
+from pretune.tuner.verify import Verify
 
 
 class History(Spec):
@@ -49,6 +35,15 @@ class History(Spec):
 
     path: str = "shipped"
     exclude_platforms: tuple[str, ...] = ()
+
+
+MAY_CHANGE = {
+    "budget",
+    "verify",
+    "verify_pairs",
+    "retries",
+    "stop_hopeless",
+}  # from run to run of one session
 
 
 class JobSpec(Spec):
@@ -59,15 +54,21 @@ class JobSpec(Spec):
     ``launcher``: ``local: {devices: 2}`` (or ``auto``), ``hosts: [...]``, or ``replay: STORE``.
     ``command``: what trains, where it is not pretune's own program: a command line, a list of words, or the
     fields of a :class:`~pretune.datasets.script.Script`; it runs in the folder of the job's file.
+    ``global_batch_tokens``: what an optimizer step takes; several are tuned in turn, and shown side by side.
     ``space``, ``constraints``, ``allow_numerics``: see :class:`~pretune.tuner.space.Space`.
     ``default``: knobs that make up the configuration to compare with, where it is not the
     framework's own. ``verify_pairs``: how often winner and defaults are run again, in turn.
+    ``verify: {minutes: 10}``: what is recommended is then rehearsed for so long.
+    ``parallel``: trials of the search at a time, each on its own part of the launcher's devices; the
+    platform is that of one part. ``retries``: how often a trial is run again that a host's failure
+    interrupted; one that failed by itself is data, and never is. ``stop_hopeless``: a trial is stopped early
+    when the chance that it beats the best falls below this; 0 never does.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     model: ModelSpec
     sequence_length: PositiveInt
-    global_batch_tokens: PositiveInt
+    global_batch_tokens: PositiveInt | Annotated[tuple[PositiveInt, ...], Field(min_length=2)]
     precision: Precision = "bf16"
     optimizer: Literal["adamw", "sgd"] = "adamw"
     framework: str = "deepspeed"
@@ -84,6 +85,18 @@ class JobSpec(Spec):
     seed: int = 0
     measure: Measure = Measure()
     verify_pairs: int = Field(default=5, ge=2)
+    verify: Verify | None = None
+    parallel: PositiveInt = 1
+    retries: NonNegativeInt = 2
+    stop_hopeless: float = Field(default=0.01, ge=0, lt=0.5)
+
+    @model_validator(mode="after")
+    def _predicts(self) -> Self:
+        if self.budget.stop_below is not None and self.strategy != "transfer":
+            raise ValueError(
+                "budget: stop_below needs a strategy that predicts; use transfer, or leave it out"
+            )
+        return self
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
@@ -98,7 +111,8 @@ class JobSpec(Spec):
                 if field in data:
                     data[field] = load(data[field], folder, f"{path}: {field}")
             job = cls.from_mapping(data, str(path))
-            job._check_knobs(str(path))
+            for batch in job.global_batches:
+                job.model_copy(update={"global_batch_tokens": batch})._check_knobs(str(path))
         except InputError as error:  # some know the field, or another file, but not whose job it is
             if str(error).startswith(str(path)):
                 raise
@@ -119,15 +133,14 @@ class JobSpec(Spec):
 
     def changed(
         self,
-        trials: int | None = None,
-        minutes: float | None = None,
         history: str | None = None,
         strategy: str | None = None,
         seed: int | None = None,
+        **bounds: float | None,
     ) -> Self:
-        """The same job with what the command line says; None leaves a field as it is."""
-        asked = {"trials": trials, "minutes": minutes}
-        budget = self.budget.model_dump() | {name: n for name, n in asked.items() if n is not None}
+        """The same job with what the command line says, ``bounds`` being fields of its budget; None leaves
+        a field as it is."""
+        budget = self.budget.model_dump() | {name: n for name, n in bounds.items() if n is not None}
         source: Any = self.history
         if history is not None:
             source = _history(source.model_dump() | {"path": history}, Path(), "--history")
@@ -135,8 +148,17 @@ class JobSpec(Spec):
         given = {name: value for name, value in updates.items() if value is not None}
         return self.from_mapping(self.model_dump() | given, "command line")
 
+    @property
+    def global_batches(self) -> tuple[int, ...]:
+        """All that it allows, each once."""
+        told = self.global_batch_tokens
+        return tuple(dict.fromkeys(told)) if isinstance(told, tuple) else (told,)
+
     def workload(self, where: str = "job") -> Workload:
-        """Model, batch and numerics. Raises :class:`InputError` when they do not fit together."""
+        """Model, batch and numerics. Raises :class:`InputError` when they do not fit together, and where the
+        job allows several global batches."""
+        if isinstance(self.global_batch_tokens, tuple):
+            raise InputError(f"{where}: global_batch_tokens: lists several, which only tune takes; give one")
         data = {name: getattr(self, name) for name in Workload.model_fields}
         return Workload.from_mapping(data, where)
 
@@ -178,7 +200,7 @@ class JobSpec(Spec):
 
     def digest(self) -> str:
         """Changes with everything that decides which trials are run; not with how many."""
-        data = self.model_dump(mode="json", exclude={"budget", "verify_pairs"})
+        data = self.model_dump(mode="json", exclude=MAY_CHANGE)
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
     def history_frame(self, note: Callable[[str], None] | None = None) -> pl.DataFrame:

@@ -20,7 +20,7 @@ from pretune.datasets.trial import TrialSpec
 from pretune.errors import InputError, LaunchError
 from pretune.tuner.job import JobSpec
 from pretune.tuner.prospect import lacking_memory
-from pretune.tuner.session import check_launcher, open_launcher
+from pretune.tuner.session import check_launcher, launchers_of
 
 SLOW = 1.3  # times the usual node: as much as a configuration makes
 NODES = "pretune.collector.probe.nodes"
@@ -63,7 +63,7 @@ def preflight(job: JobSpec, out: Path, speeds: bool = True) -> Preflight:
     a job that is wrong wherever it runs.
     """
     found = Preflight()
-    with open_launcher(job, out / "preflight") as launcher:
+    with launchers_of(job, out / "preflight")[0] as launcher:
         platform = _platform(job, launcher)
         check_launcher(job, platform, launcher)
         candidates, default = job.candidates(platform), job.default_knobs(platform)

@@ -1,23 +1,27 @@
-"""One trial, from proposal to record, so that a kill at any instant neither loses nor repeats it."""
+"""Trials, from proposal to record, so that a kill at any instant neither loses nor repeats one."""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pretune.collector.evidence import read_json, write_json
 from pretune.collector.launchers.base import Launcher
 from pretune.datasets.store import TrialStore
-from pretune.datasets.trial import Trial, TrialSpec
+from pretune.datasets.trial import Status, Trial, TrialSpec
+from pretune.errors import LaunchError
 from pretune.mlflow_config.base import Tracker
+from pretune.tuner.budget import Spending
 from pretune.tuner.tuner import Predicted
 
 POLL_S = 0.1
+PAUSE_S = 10.0  # before a launcher that failed is tried again
 LARGEST_LOGGED_BYTES = 10_000_000
 
 
@@ -37,6 +41,9 @@ class Watcher:
     def expect(self, trials: int | None, seconds: float | None = None) -> None:
         """About so many trials, or seconds, are still to come (None: not known)."""
 
+    def spent(self, text: str) -> None:
+        """What was spent of the budget so far, in words."""
+
     def begun(self, row: Row) -> None:
         """A trial is about to start."""
 
@@ -51,41 +58,110 @@ class Watcher:
         print(text, file=sys.stderr)
 
 
-class TrialRunner:
-    """Runs trials one after the other; the store is the only state.
+Steps = Generator[None, None, Trial | None]  # yields while it waits; returns the trial
 
-    The order of a trial: its sheet ``runs/<id>/spec.json`` is durable before it is
-    submitted, the record is in the store before anyone learns of it, the tracker comes last.
-    Started again, a stored trial is only told; one with a sheet is recovered where it had
-    ended, else run again from the same sheet.
+
+@dataclass(frozen=True)
+class Work:
+    """A trial to run: ``propose`` says what, unless it was begun before; ``tell`` whoever learns of it.
+
+    ``deadline`` (monotonic): when it is killed and leaves no record. ``hopeless``: whether a trial of these
+    window times can be stopped, as it will not be the best.
+    """
+
+    trial_id: str
+    propose: Callable[[], tuple[TrialSpec, Predicted | None]]
+    tell: Callable[[Trial], None] = lambda _: None
+    deadline: float = math.inf
+    hopeless: Callable[[Sequence[float]], bool] = lambda _: False
+
+
+class TrialRunner:
+    """Runs trials, one at a time on each of ``launchers``; the store is the only state.
+
+    The order of a trial: its sheet ``runs/<id>/spec.json`` is durable before it is submitted, the record
+    is in the store before anyone learns of it. Started again, a stored trial is only told; one with a sheet
+    is recovered where it had ended, else run again from the same sheet.
+
+    A trial that a host's failure interrupted says nothing of its configuration: it is stored, and run again
+    as ``<id>.2`` and so on, ``retries`` times in all runs of the session. Where a launcher cannot start a
+    trial at all, it is tried ``retries`` times anew, after a pause.
     """
 
     def __init__(
-        self, launcher: Launcher, store: TrialStore, runs: Path, tracker: Tracker, watcher: Watcher
-    ) -> None:
-        self.launcher, self.store, self.runs = launcher, store, runs
-        self.tracker, self.watcher = tracker, watcher
-        self.stored = {trial.trial_id: trial for trial in store.trials()}
-
-    def run(
         self,
-        trial_id: str,
-        propose: Callable[[], tuple[TrialSpec, Predicted | None]],
-        tell: Callable[[Trial], None] = lambda _: None,
-        deadline: float = math.inf,
-    ) -> Trial | None:
-        """The trial of that id, run now or before; None when ``deadline`` (monotonic) passed first."""
-        trial = self.stored.get(trial_id)
-        row = self._row(trial_id, trial, propose)
+        launchers: Sequence[Launcher],
+        store: TrialStore,
+        runs: Path,
+        tracker: Tracker,
+        watcher: Watcher,
+        retries: int = 0,
+    ) -> None:
+        self.launchers, self.store, self.runs = launchers, store, runs
+        self.tracker, self.watcher, self.retries = tracker, watcher, retries
+        self.stored = {trial.trial_id: trial for trial in store.trials()}
+        self.spending: Spending | None = None  # told now and then while a trial runs
+
+    def run(self, work: Work) -> Trial | None:
+        """The trial, run now or before; None when its deadline passed first."""
+        ended: list[Trial | None] = []
+        self.keep_busy(iter([work]), ended.append)
+        return ended[0]
+
+    def keep_busy(
+        self, works: Iterator[Work], ended: Callable[[Trial | None], None] = lambda _: None
+    ) -> None:
+        """Run all of them in order, on every launcher one at a time; the next is taken when one is free."""
+        running: dict[int, Steps] = {}
+        try:
+            while True:
+                for at, launcher in enumerate(self.launchers):
+                    while at not in running and (work := next(works, None)) is not None:
+                        running[at] = self._steps(work, launcher)
+                        self._advance(running, at, ended)
+                if not running:
+                    return
+                time.sleep(POLL_S)
+                for at in list(running):
+                    self._advance(running, at, ended)
+        finally:
+            with ExitStack() as stack:  # Ctrl-C, or a host that is gone: nothing keeps running
+                for steps in running.values():
+                    stack.callback(steps.close)
+
+    @staticmethod
+    def _advance(running: dict[int, Steps], at: int, ended: Callable[[Trial | None], None]) -> None:
+        try:
+            next(running[at])
+        except StopIteration as end:
+            del running[at]
+            ended(end.value)
+
+    def _steps(self, work: Work, launcher: Launcher) -> Steps:
+        attempt, number = work, 1
+        while True:
+            trial = yield from self._attempt(attempt, launcher)
+            if trial is None or trial.status is not Status.INTERRUPTED or number > self.retries:
+                break
+            number += 1
+            attempt = again(work, trial, f"{work.trial_id}.{number}")
+        if trial is not None:
+            work.tell(trial)
+        return trial
+
+    def _attempt(self, work: Work, launcher: Launcher) -> Steps:
+        trial = self.stored.get(work.trial_id)
+        if trial is None and time.monotonic() >= work.deadline:
+            return None
+        row = self._row(work.trial_id, trial, work.propose)
         if trial is None:
             self.watcher.begun(row)
-            trial = self._recovered_or_run(row, deadline)
+            trial = yield from self._recovered_or_run(row, work, launcher)
             if trial is None:
                 return None
             self.store.append(trial)
-            self.stored[trial_id] = trial
-        tell(trial)
-        self.tracker.trial_ended(trial, logged_files(self.runs / trial_id))
+            self.stored[work.trial_id] = trial
+        self.tracker.trial_ended(trial, logged_files(self.runs / work.trial_id))
         row.trial = trial
         self.watcher.ended(row)
         return trial
@@ -108,21 +184,48 @@ class TrialRunner:
         write_json(folder / "spec.json", spec.model_dump(mode="json"))
         return Row(spec, predicted, time.monotonic())
 
-    def _recovered_or_run(self, row: Row, deadline: float) -> Trial | None:
+    def _recovered_or_run(self, row: Row, work: Work, launcher: Launcher) -> Steps:
         self.tracker.trial_begun(row.spec)
-        return self.launcher.recover(row.spec) or self._launched(row, deadline)
+        if (trial := launcher.recover(row.spec)) is not None:
+            return trial
+        for left in reversed(range(self.retries + 1)):
+            try:
+                return (yield from self._launched(row, work, launcher))
+            except LaunchError as error:
+                if not left:
+                    raise
+                self.watcher.note(f"warning: {error}; trying again in {PAUSE_S:g} s, {left} times at most")
+                launcher.close()  # what it holds may be what is broken
+            until = time.monotonic() + PAUSE_S
+            while time.monotonic() < until:
+                yield
+        raise AssertionError("the last attempt returns or raises")
 
-    def _launched(self, row: Row, deadline: float) -> Trial | None:
-        handle = self.launcher.submit(row.spec)
-        trial = None
+    def _launched(self, row: Row, work: Work, launcher: Launcher) -> Steps:
+        handle, trial = launcher.submit(row.spec), None
         try:
-            while (trial := self.launcher.poll(handle)) is None and time.monotonic() < deadline:
+            while (trial := launcher.poll(handle)) is None and time.monotonic() < work.deadline:
                 self.watcher.waiting(row)
-                time.sleep(POLL_S)
+                if self.spending:
+                    self.spending.tick()
+                if work.hopeless(measured_so_far(handle.folder)):
+                    launcher.stop(handle)
+                yield
         finally:
-            if trial is None:  # out of time, Ctrl-C, or a host that is gone: nothing keeps running
-                self.launcher.kill(handle)
+            if trial is None:  # out of time, closed, or failed
+                launcher.kill(handle)
         return trial
+
+
+def again(work: Work, trial: Trial, trial_id: str) -> Work:
+    """The same trial once more, under another id."""
+    spec = trial.spec.model_copy(update={"trial_id": trial_id})
+    return replace(work, trial_id=trial_id, propose=lambda: (spec, None))
+
+
+def measured_so_far(folder: Path) -> list[float]:
+    """Seconds of each window that a running trial has measured."""
+    return (read_json(folder / "progress.json") or {}).get("window_times_s") or []
 
 
 def read_predicted(folder: Path) -> Predicted | None:

@@ -3,64 +3,61 @@
 from __future__ import annotations
 
 import fcntl
-import math
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pydantic import NonNegativeFloat
+import polars as pl
 
 from pretune.collector.evidence import read_json, write_json
 from pretune.collector.launchers import launcher_for
 from pretune.collector.launchers.base import Launcher
+from pretune.collector.launchers.groups import divided
 from pretune.collector.launchers.hosts import LocalLauncher
 from pretune.collector.launchers.ranks import RanksLauncher
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Accelerator, Platform
-from pretune.datasets.spec import Spec
 from pretune.datasets.store import TrialStore
-from pretune.datasets.trial import Trial, TrialSpec
+from pretune.datasets.trial import Trial
 from pretune.errors import InputError
 from pretune.mlflow_config.base import Tracker
 from pretune.tuner.answer import Answer
+from pretune.tuner.budget import Spending, in_words
 from pretune.tuner.fitting import track_session_surrogate
-from pretune.tuner.job import JobSpec, find_store
+from pretune.tuner.job import MAY_CHANGE, JobSpec, find_store
 from pretune.tuner.journal import Journal
 from pretune.tuner.prospect import check_here, lacking_memory
-from pretune.tuner.runner import TrialRunner, Watcher
-from pretune.tuner.tuner import Predicted, Tuner
+from pretune.tuner.reasons import Reasons, reasons
+from pretune.tuner.rehearsal import Rehearsal, rehearse
+from pretune.tuner.remedy import Failure, failure
+from pretune.tuner.runner import TrialRunner, Watcher, Work
+from pretune.tuner.search import Search, SessionState, Sheets, most_compared
+from pretune.tuner.tuner import Tuner
 from pretune.tuner.verify import Comparison, compare
 
-MOST_TRIALS = 10_000  # where only minutes bound the search
-
-
-class SessionState(Spec):
-    """``session.json``: who the session is, and how long it searched. What it did is in the store.
-
-    ``searched_s`` is what ``budget.minutes`` bounds: fits, start-ups and a trial that was cut off
-    count, as no record of a trial does.
-    """
-
-    id: str
-    job_digest: str
-    created_at: datetime
-    platform: Platform
-    mlflow_run_id: str | None = None
-    searched_s: NonNegativeFloat = 0.0
+SHARED = (
+    "note: {} trials at a time share no device, but this machine's memory and buses: their speeds are those "
+    "of a busy machine; winner and defaults are compared one at a time"
+)
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A session's folder, held against others, with the launcher of its job."""
+    """A session's folder, held against others, with the launchers of its job."""
 
     state: SessionState
-    launcher: Launcher
+    launchers: list[Launcher]
+
+    @property
+    def launcher(self) -> Launcher:
+        """Where what must not be disturbed runs."""
+        return self.launchers[0]
 
 
 @contextmanager
@@ -73,7 +70,9 @@ def open_session(job: JobSpec, out: Path, watcher: Watcher) -> Iterator[Opened]:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {out}: cannot be made ({error.strerror}); name another folder") from None
-    with only_one(out), open_launcher(job, out / "runs") as launcher:
+    with only_one(out), ExitStack() as stack:
+        launchers = [stack.enter_context(each) for each in launchers_of(job, out / "runs")]
+        launcher = launchers[0]
         path = out / "session.json"
         found = read_json(path)
         if found is None:
@@ -81,14 +80,15 @@ def open_session(job: JobSpec, out: Path, watcher: Watcher) -> Iterator[Opened]:
         else:
             state = SessionState.from_mapping(found, str(path))
             if state.job_digest != job.digest():
+                may_change = ", ".join(sorted(MAY_CHANGE))
                 raise InputError(
-                    f"{path}: job_digest: holds a session of another job (only budget and verify_pairs may "
-                    "change between runs); name another folder with --out"
+                    f"{path}: job_digest: holds a session of another job (only {may_change} may change "
+                    "between runs); name another folder with --out"
                 )
             watcher.note(f"going on with session {state.id} in {out}")
         check_launcher(job, state.platform, launcher)
         write_json(path, state.model_dump(mode="json"))
-        yield Opened(state, launcher)
+        yield Opened(state, launchers)
 
 
 def _new_state(job: JobSpec, launcher: Launcher, watcher: Watcher) -> SessionState:
@@ -125,32 +125,52 @@ def check_launcher(job: JobSpec, platform: Platform, launcher: Launcher) -> None
 class TuningSession:
     """Runs ``job`` in the folder ``out``, or goes on with what was begun there.
 
-    ``out/session.json`` says who it is and how long it searched, ``out/trials/`` is what it did,
-    ``out/runs/<trial_id>/`` the files of each trial. The budget bounds the search; the
-    comparison with the defaults, ``verify_pairs`` rounds of it, comes on top.
+    ``out/session.json`` says who it is, ``out/spent.json`` what it spent, ``out/trials/`` is what it did,
+    ``out/runs/<trial_id>/`` the files of each trial. The search is followed by ``verify_pairs``
+    rounds of comparison with the defaults; :class:`~pretune.tuner.budget.Budget` says what bounds which.
+    ``beside``: trials to learn from that are in no history, such as those of another global batch.
     """
 
     def __init__(
-        self, job: JobSpec, out: str | Path, tracker: Tracker, watcher: Watcher | None = None
+        self,
+        job: JobSpec,
+        out: str | Path,
+        tracker: Tracker,
+        watcher: Watcher | None = None,
+        beside: pl.DataFrame | None = None,
     ) -> None:
-        self.job, self.out = job, Path(out)
+        self.job, self.out, self.beside = job, Path(out), beside
         self.watcher = watcher or Watcher()
         self.tracker = Journal(tracker, self.watcher, self.out)
 
     def run(self) -> Answer:
         """Search, compare, write the files. Raises :class:`InputError` when ``out`` holds another job."""
         history = self.job.history_frame(self.watcher.note)
+        if self.beside is not None:
+            history = pl.concat([history, self.beside], how="diagonal_relaxed")
         with open_session(self.job, self.out, self.watcher) as opened:
             self.state = opened.state
             self.candidates = self.job.candidates(self.state.platform)
+            self.sheets = Sheets(self.job, self.state)
             default = self.job.default_knobs(self.state.platform)
             self._look_ahead(opened.launcher, default)
+            if len(opened.launchers) > 1 and "local" in self.job.launcher:
+                self.watcher.note(SHARED.format(self.job.parallel))
             self._begin_tracking()
             store, runs = TrialStore(self.out / "trials"), self.out / "runs"
-            self.runner = TrialRunner(opened.launcher, store, runs, self.tracker, self.watcher)
+            self.runner = TrialRunner(
+                opened.launchers, store, runs, self.tracker, self.watcher, self.job.retries
+            )
+            devices = self.state.platform.devices * len(opened.launchers)
+            stored = self.runner.stored.values()
+            self.spending = self.runner.spending = Spending(self.out, self.job.budget, devices, stored)
             tuner = Tuner.over(self.candidates, history, self.job.strategy, self.job.seed)
-            self._search(tuner)
-            comparison = self._compare(tuner, default)
+            search = Search(self.job, tuner, self.runner, self.spending, self.sheets)
+            with self.spending.during("search"):
+                search.run()
+            with self.spending.during("compare"):
+                comparison = self._compare(tuner, default)
+                rehearsal = self._rehearse(comparison)
             self.watcher.expect(0)
         if tuner.trials and (learned := tuner.strategy.fitted()) is not None:
             track_session_surrogate(learned, tuner.trials, runs, self.out / "surrogate", self.tracker)
@@ -162,6 +182,11 @@ class TuningSession:
             tuner.trials,
             comparison,
             self.candidates.dropped,
+            self.spending.asdict(len(tuner.trials)),
+            search.over,
+            self._failure(tuner, history) if comparison is None else None,
+            self._reasons(tuner, comparison, default) if comparison else None,
+            rehearsal,
             reach.interfaces if reach else (),
         )
         self.tracker.session_ended(self.state.id, answer.metrics(), answer.write(), answer.markdown())
@@ -170,9 +195,26 @@ class TuningSession:
     def _look_ahead(self, launcher: Launcher, default: Knobs) -> None:
         """What can be told before a trial is spent; ``pretune preflight`` looks at the hosts too."""
         if isinstance(launcher, LocalLauncher):
-            check_here(self._sheet("ahead", "default", default), self.out / "runs")
+            check_here(self.sheets("ahead", "default", default), self.out / "runs")
         if (lacking := lacking_memory(self.candidates, default)) is not None:
             self.watcher.note(f"warning: {lacking.problem}")
+
+    def _rehearse(self, comparison: Comparison | None) -> Rehearsal | None:
+        if comparison is None or self.job.verify is None:
+            return None
+        self.watcher.expect(1, self.job.verify.minutes * 60)
+        return rehearse(self.job.verify, comparison.recommended, self.runner, self.sheets)
+
+    def _failure(self, tuner: Tuner, history: pl.DataFrame) -> Failure | None:
+        if not tuner.trials:
+            return None
+        self.watcher.note("nothing ran: looking for the nearest configuration that should")
+        return failure(self.candidates, self.job.space_of_knobs(), tuner.trials, history)
+
+    def _reasons(self, tuner: Tuner, comparison: Comparison, default: Knobs) -> Reasons:
+        knobs = self.job.space_of_knobs().knobs
+        varied = {name: values for name, values in knobs.items() if len(values) > 1}
+        return reasons(tuner, varied, comparison.recommended.knobs, default)
 
     def _begin_tracking(self) -> None:
         none = self.job.history.path == "none"
@@ -193,71 +235,29 @@ class TuningSession:
         self.state = self.state.model_copy(update=changes)
         write_json(self.out / "session.json", self.state.model_dump(mode="json"))
 
-    # -- the two phases -----------------------------------------------------------
-    def _search(self, tuner: Tuner) -> None:
-        budget, began = self.job.budget, time.monotonic()
-        ended_s = sum(t.wall_s or 0.0 for t in self.runner.stored.values() if t.purpose == "search")
-        spent_s = max(self.state.searched_s, ended_s)  # a kill -9 leaves no time to save what was spent
-        deadline = began + budget.minutes * 60 - spent_s if budget.minutes else math.inf
-        try:
-            self._run_trials(tuner, deadline)
-        finally:
-            self._save(searched_s=spent_s + time.monotonic() - began)
-
-    def _run_trials(self, tuner: Tuner, deadline: float) -> None:
-        budget = self.job.budget
-        most = min(budget.trials or MOST_TRIALS, len(self.candidates))
-        for number in range(most):
-            trial_id = f"{self.state.id}-t{number:03d}"
-            if trial_id not in self.runner.stored and time.monotonic() >= deadline:
-                break
-            self._expect(most - number if budget.trials else None, deadline)
-
-            def propose(trial_id: str = trial_id) -> tuple[TrialSpec, Predicted | None]:
-                proposal = tuner.ask()[0]
-                return self._sheet(trial_id, "search", proposal.knobs), proposal.predicted
-
-            if self.runner.run(trial_id, propose, tuner.tell, deadline) is None:
-                break
-
-    def _expect(self, searches: int | None, deadline: float) -> None:
-        more = None if searches is None else searches + 3 * self.job.verify_pairs + 1
-        self.watcher.expect(more, None if math.isinf(deadline) else deadline - time.monotonic())
-
     def _compare(self, tuner: Tuner, default: Knobs) -> Comparison | None:
         best = tuner.best()
         if best is None:
             return None
-        left = 3 * self.job.verify_pairs + 1
+        left = most_compared(self.job.verify_pairs)
 
         def run(suffix: str, purpose: str, knobs: Knobs) -> Trial | None:
             nonlocal left
             self.watcher.expect(left)
+            self.watcher.spent(in_words(self.spending.asdict(len(tuner.trials))))
             left -= 1
-            trial_id = f"{self.state.id}-{suffix}"
-            return self.runner.run(trial_id, lambda: (self._sheet(trial_id, purpose, knobs), None))
+            spec = self.sheets(suffix, purpose, knobs)
+            deadline = time.monotonic() + self.spending.held_left_s()
+            return self.runner.run(Work(spec.trial_id, lambda: (spec, None), deadline=deadline))
 
         workload, platform = self.candidates.workload, self.candidates.platform
         pairs = self.job.verify_pairs
         return compare(best.knobs, default, workload, platform, self.job.framework, tuner.trials, pairs, run)
 
-    def _sheet(self, trial_id: str, purpose: Any, knobs: Knobs) -> TrialSpec:
-        return TrialSpec(
-            trial_id=trial_id,
-            session_id=self.state.id,
-            purpose=purpose,
-            workload=self.candidates.workload,
-            platform=self.candidates.platform,
-            framework=self.job.framework,
-            knobs=knobs,
-            seed=self.job.seed,
-            measure=self.job.measure,
-            script=self.job.command,
-        )
 
-
-def open_launcher(job: JobSpec, folder: Path) -> Launcher:
-    """The job's launcher, for the backend of its platform or, with ``auto``, of this machine."""
+def launchers_of(job: JobSpec, folder: Path) -> list[Launcher]:
+    """The job's launchers, one for each trial at a time, for the backend of its platform or, with ``auto``,
+    of this machine."""
     from pretune.collector.detect import detect_backend, local_devices
 
     backend = detect_backend() if job.platform == "auto" else job.platform.backend
@@ -266,7 +266,10 @@ def open_launcher(job: JobSpec, folder: Path) -> Launcher:
         settings = settings | {"local": {"devices": local_devices(backend)}}
     if job.command.run is not None and "replay" not in settings:
         settings = {"warm": False} | settings  # nothing is forked that needs torch
-    return launcher_for(settings, folder, backend)
+    whole = launcher_for(settings, folder, backend)  # says what is wrong with it before it is divided
+    if job.parallel == 1:
+        return [whole]
+    return [launcher_for(each, folder, backend) for each in divided(settings, job.parallel, backend)]
 
 
 def find_platform(job: JobSpec, launcher: Launcher) -> Platform:
@@ -292,7 +295,7 @@ def platform_of(job: JobSpec) -> Platform:
     """The job's platform, without a session; with ``auto``, its launcher measures it (seconds)."""
     if job.platform != "auto":
         return job.platform
-    with TemporaryDirectory() as folder, open_launcher(job, Path(folder)) as launcher:
+    with TemporaryDirectory() as folder, launchers_of(job, Path(folder))[0] as launcher:
         return find_platform(job, launcher)
 
 

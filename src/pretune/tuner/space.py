@@ -96,6 +96,13 @@ class Candidates:
         """The different values of each knob."""
         return {name: self._table[name].unique().to_list() for name in self._table.columns}
 
+    def alike(self, settings: Mapping[str, KnobValue], names: Collection[str]) -> list[int]:
+        """The rows that have these settings of the knobs in ``names``."""
+        table = self._table
+        same = [pl.col(n).eq_missing(pl.lit(settings.get(n))) for n in names if n in table.columns]
+        found = table.select(pl.arg_where(pl.all_horizontal(same) if same else pl.lit(True)))
+        return [int(row) for row in found.to_series()]
+
     def row_of(self, knobs: Knobs) -> int | None:
         """The row with exactly these resolved knobs; None when it is not among the candidates."""
         told, table = knobs.settings(), self._table

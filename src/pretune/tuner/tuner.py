@@ -99,24 +99,34 @@ class Tuner:
         self.trials: list[Trial] = []
 
     def ask(self, n: int = 1) -> list[Proposal]:
-        """Up to n configurations never asked or told before, the most promising first."""
+        """Up to n configurations never asked or told before, the most promising first.
+
+        Each is chosen as if those that were asked for and not yet told had brought what is believed of them,
+        so that what is tried at a time differs.
+        """
         rows = self.strategy.ask(n)
         believed = self.strategy.predict()
         return [Proposal(self.candidates.knobs[row], predicted(believed, row)) for row in rows]
 
-    def tell(self, trial: Trial) -> None:
-        """Learn from a trial; one whose knobs are not among the candidates is only remembered.
+    def hold(self, knobs: Knobs) -> None:
+        """A configuration is being tried that was asked for elsewhere (in a session that was killed)."""
+        row = self.candidates.row_of(knobs)
+        if row is not None:
+            self.strategy.hold(row)
 
-        An interrupted one says nothing of its knobs: they may be asked for again.
-        """
+    def tell(self, trial: Trial) -> None:
+        """Learn from a trial; one that was interrupted, or is no candidate, is only remembered."""
         self.trials.append(trial)
         row = self.candidates.row_of(trial.knobs)
-        if row is None:
-            return
-        if trial.status is Status.INTERRUPTED:
-            self.strategy.reopen(row)
-        else:
+        if row is not None and trial.status is Status.INTERRUPTED:
+            self.strategy.drop(row)
+        elif row is not None:
             self.strategy.tell(row, trial)
+
+    def expected_gain(self) -> float | None:
+        """What another trial is expected to bring, as a share of the best throughput; None where nothing ran
+        yet, or the strategy does not predict."""
+        return self.strategy.expected_gain()
 
     def best(self) -> Trial | None:
         """The fastest trial that ran; None while none did."""

@@ -10,18 +10,37 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from pydantic import PositiveFloat
 from scipy import stats
 
 from pretune.datasets.frameworks import framework as find_framework
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform
-from pretune.datasets.trial import Trial
+from pretune.datasets.spec import Spec
+from pretune.datasets.trial import Measure, Trial
 from pretune.datasets.workload import Workload
 from pretune.tuner.space import Key, key
 
 CONFIDENCE = 0.95
+MOST_WINDOWS = 1_000_000  # where only minutes end a rehearsal
 
 RunOne = Callable[[str, str, Knobs], Trial | None]  # suffix of the trial's id, purpose, knobs
+
+
+class Verify(Spec):
+    """``minutes`` of training with what is recommended, after the comparison."""
+
+    minutes: PositiveFloat
+
+    def measure(self, usual: Measure) -> Measure:
+        """Of the rehearsal, where trials take ``usual``."""
+        seconds = self.minutes * 60
+        updates = {
+            "max_seconds": seconds,
+            "max_windows": MOST_WINDOWS,
+            "timeout_s": usual.timeout_s + 2 * seconds,
+        }
+        return usual.model_copy(update=updates)
 
 
 @dataclass

@@ -28,7 +28,8 @@ class Host(Spec):
 
     ``address`` is where the other hosts reach it. ``prefix`` is put before every command
     (``[ssh, node1]``; ``[ip, netns, exec, a]``; empty: this machine). ``rank_cgroups`` are
-    control-group folders that rank ``{local_rank}`` enters before it trains.
+    control-group folders that rank ``{local_rank}`` enters before it trains. ``devices``: the GPUs that its
+    ranks may see, as ``CUDA_VISIBLE_DEVICES`` has them.
     """
 
     address: str = "127.0.0.1"
@@ -37,6 +38,7 @@ class Host(Spec):
     ranks: PositiveInt = 1
     python: str = sys.executable
     rank_cgroups: tuple[str, ...] = ()
+    devices: str | None = None
 
     @property
     def label(self) -> str:

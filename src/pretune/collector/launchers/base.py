@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from pretune.collector.evidence import STOP
 from pretune.datasets.trial import Trial, TrialSpec
 
 
@@ -50,6 +51,11 @@ class Launcher(ABC):
     @abstractmethod
     def kill(self, handle: Handle) -> None:
         """End every process of the trial, on every host. Returns when they are gone."""
+
+    def stop(self, handle: Handle) -> None:
+        """Ask the trial to end with what it has measured, at the next moment that its ranks share."""
+        if handle.folder.is_dir():
+            (handle.folder / STOP).touch()
 
     def recover(self, spec: TrialSpec) -> Trial | None:
         """The trial that had ended before an earlier session was killed, from its evidence; else None."""

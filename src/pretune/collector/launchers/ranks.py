@@ -78,7 +78,7 @@ class RanksLauncher(Launcher):
     def submit(self, spec: TrialSpec) -> Handle:
         folder = self.folder / spec.trial_id
         folder.mkdir(parents=True, exist_ok=True)
-        for kind in ("rank-*", "node-*", "ended", "result", "progress", "recorded", "enough"):
+        for kind in ("rank-*", "node-*", "ended", "result", "progress", "recorded", "enough", "stop"):
             for old in folder.glob(f"{kind}.json"):
                 old.unlink()
         if not (folder / "spec.json").exists():
@@ -206,6 +206,8 @@ class RanksLauncher(Launcher):
             environment["GLOO_SOCKET_IFNAME"] = environment["NCCL_SOCKET_IFNAME"] = host.interface
         if host.rank_cgroups:
             environment[CGROUPS] = ":".join(host.rank_cgroups)
+        if host.devices:
+            environment["CUDA_VISIBLE_DEVICES"] = host.devices
         return environment
 
     def _ending(self, running: Running, timeout_s: float) -> Ending | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from pretune.collector.launchers.base import Handle, Launcher
 from pretune.datasets.store import TrialStore
 from pretune.datasets.trial import StatedTrial, Trial, TrialSpec
-from pretune.errors import LaunchError
+from pretune.errors import InputError
 
 
 class ReplayLauncher(Launcher):
@@ -29,8 +29,8 @@ class ReplayLauncher(Launcher):
             repeats.sort(key=lambda trial: trial.trial_id)
 
     def submit(self, spec: TrialSpec) -> Handle:
-        if _key(spec) not in self._recorded:
-            raise LaunchError(
+        if _key(spec) not in self._recorded:  # wherever it is tried again
+            raise InputError(
                 f"replay: no recorded trial of {spec.workload.name} on {spec.platform.name} has knobs "
                 f"{spec.knobs.settings()}; narrow the space to what was recorded"
             )

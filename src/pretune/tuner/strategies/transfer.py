@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from pretune.datasets.schema import to_table
-from pretune.datasets.trial import Trial
+from pretune.datasets.trial import Status, Trial
 from pretune.model.base import INTERVAL, Array, Prediction, Predictor
 from pretune.tuner.strategies.base import Strategy
 
@@ -46,15 +47,43 @@ class TransferStrategy(Strategy):
         self._prediction = None
 
     def choose(self) -> int:
-        speeds = [trial.tokens_per_s_per_device or np.nan for trial in self.told]
-        return next_row(self._surrogate, self.candidates, self.predict(), self.open, np.log(speeds))
+        believed, told = self.predict(), self._log_speeds()
+        if not self.pending:
+            return next_row(self._surrogate, self.candidates, believed, self.open, told)
+        supposed = self._supposed(believed)
+        surrogate = copy(self._surrogate).fit(pl.concat([self._trials(), supposed], how="diagonal_relaxed"))
+        told = np.append(told, believed.log_mean[self.pending])
+        return next_row(surrogate, self.candidates, surrogate.predict(self.candidates), self.open, told)
+
+    def _supposed(self, believed: Prediction) -> pl.DataFrame:
+        """The pending rows as if they had brought what is believed of them, so that the next one differs:
+        the kriging believer of Ginsbourger, Le Riche and Carraro 2010 (doi 10.1007/978-3-642-10701-6_6)."""
+        return self.candidates[self.pending].with_columns(
+            pl.lit(str(Status.OK)).alias("status"),
+            pl.Series("tokens_per_s_per_device", believed.mean[self.pending]),
+        )
 
     def predict(self) -> Prediction:
         if self._prediction is None:
-            told = pl.DataFrame(to_table(self.told))
-            trials = pl.concat([self.history, told], how="diagonal_relaxed")
-            self._prediction = self._surrogate.fit(trials).predict(self.candidates)
+            self._prediction = self._surrogate.fit(self._trials()).predict(self.candidates)
         return self._prediction
+
+    def expected_gain(self) -> float | None:
+        """By the sources or without them, whichever promises more: sources that are wrong see no gain."""
+        best = np.fmax.reduce(self._log_speeds(), initial=np.nan)
+        if not np.isfinite(best):
+            return None
+        believed = self.predict()
+        beliefs = (believed, self._surrogate.unaided(self.candidates, believed))
+        gains = [expected_improvement(each, best) * each.chance_to_run * self.open for each in beliefs]
+        return float(np.expm1(np.max(gains)))
+
+    def _trials(self) -> pl.DataFrame:
+        return pl.concat([self.history, pl.DataFrame(to_table(self.told))], how="diagonal_relaxed")
+
+    def _log_speeds(self) -> Array:
+        """(k,) of what was told, NaN where it failed."""
+        return np.log([trial.tokens_per_s_per_device or np.nan for trial in self.told])
 
     def fitted(self) -> Predictor:
         self.predict()  # a resumed session may have told everything and asked nothing
