@@ -131,7 +131,7 @@ class DeepSpeed(Framework):
         return problems
 
     def program_problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
-        return refuse_parallelism(filled_layout(workload, platform, knobs), knobs)
+        return refuse_parallelism(filled_layout(workload, platform, knobs), knobs, runs=("tp", "pp"))
 
     def filled(self, workload: Workload, platform: Platform, knobs: Knobs) -> Knobs:
         derived = filled_layout(workload, platform, knobs)
@@ -146,7 +146,10 @@ class DeepSpeed(Framework):
             "steps_per_print": 1_000_000_000,  # never: printing synchronises
             "optimizer": _optimizer(workload, knobs),
         }
-        return _file(self.config(workload, knobs) | of_the_trial)
+        config = self.config(workload, knobs) | of_the_trial
+        if "tensor_parallel" in config:
+            config["tensor_parallel"] |= {"partition_config": _partition(workload)}
+        return _file(config)
 
     def files_to_use(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:
         """Without an optimizer: DeepSpeed would train with its learning rate, silently."""
@@ -167,6 +170,9 @@ class DeepSpeed(Framework):
             "gradient_accumulation_steps": knobs.accumulation,
             "zero_optimization": _zero_optimization(knobs),
         }
+        if (knobs.tp or 1) > 1 and knobs.pp in (None, 1):
+            config["tensor_parallel"] = {"autotp_size": knobs.tp}
+            del config["train_batch_size"]  # which DeepSpeed would check against dp x tp replicas
         if knobs.precision in ("bf16", "fp16"):
             config[knobs.precision] = {"enabled": True}
         if knobs.communication_data_type is not None:
@@ -200,6 +206,18 @@ def _optimizer(workload: Workload, knobs: Knobs) -> dict[str, Any]:
         return {"type": "SGD", "params": {"lr": 1e-3}}
     adam = {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
     return {"type": "AdamW", "params": adam | {"torch_adam": knobs.settings()["torch_adam"]}}
+
+
+def _partition(workload: Workload) -> dict[str, Any]:
+    """How AutoTP splits the trial program's transformer, whose names no preset knows."""
+    columns = [r".*\.(qkv|up|gate)\.weight$"]
+    split: list[dict[str, Any]] = [
+        {"patterns": columns, "partition_type": "column"},
+        {"patterns": [r".*\.(out|down)\.weight$"], "partition_type": "row"},
+    ]
+    if not workload.model.tied_embeddings:  # a tied head stays whole, with the embedding
+        split.append({"patterns": [r"head\.weight$"], "partition_type": "column", "gather_output": True})
+    return {"use_default_specs": False, "layer_specs": split}
 
 
 def _zero_optimization(knobs: Knobs) -> dict[str, Any]:
