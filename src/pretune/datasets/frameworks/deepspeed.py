@@ -110,7 +110,7 @@ _OUTSIDE_ZERO_SECTION = {"zero_stage", "communication_data_type", "offload_optim
 
 
 class DeepSpeed(Framework):
-    """``deepspeed.initialize`` on a data-parallel job."""
+    """``deepspeed.initialize``: ZeRO over dp, AutoTP over tp, and a ``PipelineModule`` where pp is over 1."""
 
     name = "deepspeed"
     knobs: ClassVar = merged(LAYOUT, ZERO, PROGRAM)
@@ -123,6 +123,9 @@ class DeepSpeed(Framework):
         if knobs.offload_optimizer == "cpu" and not knobs.zero_stage:
             reason = f"cpu needs ZeRO, but zero_stage is {knobs.zero_stage or 0}; set zero_stage to 1, 2 or 3"
             problems.append(Problem("offload_optimizer", reason, ("none",)))
+        if (knobs.pp or 1) > 1 and (knobs.zero_stage or 0) > 1:
+            reason = f"{knobs.zero_stage} shards gradients, which DeepSpeed refuses in a pipeline (pp {knobs.pp})"
+            problems.append(Problem("zero_stage", reason, (1, 0)))
         threshold = knobs.stage3_param_persistence_threshold
         if threshold is not None and threshold < 0:
             problems.append(Problem("stage3_param_persistence_threshold", f"{threshold} is negative", (0,)))
@@ -160,7 +163,10 @@ class DeepSpeed(Framework):
         return _file(self.config(workload, knobs) | {"steps_per_print": 1, "log_level": "info"})
 
     def told(self, workload: Workload, knobs: Knobs) -> dict[str, KnobValue]:
-        return {"optimizer": _optimizer_class(workload, knobs), **super().told(workload, knobs)}
+        optimizer = {"optimizer": _optimizer_class(workload, knobs)}
+        # DeepSpeed's configuration can say how many stages there are, but only the script can make them
+        degrees = {name: getattr(knobs, name) or 1 for name in ("tp", "pp")} if (knobs.pp or 1) > 1 else {}
+        return {**optimizer, **degrees, **super().told(workload, knobs)}
 
     def config(self, workload: Workload, knobs: Knobs) -> dict[str, Any]:
         """What resolved knobs decide of DeepSpeed's configuration."""

@@ -30,7 +30,7 @@ def collectives(workload: Workload, knobs: Knobs) -> list[Collective]:
 
 def _stage0(workload: Workload, knobs: Knobs) -> list[Collective]:
     """Gradients all-reduced whole at the end of the accumulation window."""
-    sizes = workload.model.weight_sizes
+    sizes = _sizes(workload, knobs)
     scalars = _scalars(workload, knobs, bf16=(0, 0))
     calls, volume = buckets(sizes, _STAGE0_BUCKET), sum(sizes) * _gradient_bytes(workload, knobs)
     return [Collective("all_reduce", calls + scalars[0], volume + scalars[1])]
@@ -38,7 +38,7 @@ def _stage0(workload: Workload, knobs: Knobs) -> list[Collective]:
 
 def _stage1_and_2(workload: Workload, knobs: Knobs) -> list[Collective]:
     """Gradients reduced in buckets, the norm (and overflow flag) agreed on, updated weights gathered."""
-    sizes = workload.model.weight_sizes
+    sizes = _sizes(workload, knobs)
     times = _accumulation(knobs) if knobs.zero_stage == 2 else 1
     calls = times * buckets(reversed(sizes), knobs.reduce_bucket_size or 1)
     volume = times * sum(sizes) * _gradient_bytes(workload, knobs)
@@ -59,7 +59,7 @@ def _stage3(workload: Workload, knobs: Knobs) -> list[Collective]:
     when more than the reuse distance lies between their two uses: then they were released.
     """
     threshold = knobs.stage3_param_persistence_threshold or 0
-    sizes, times = workload.model.weight_sizes, _accumulation(knobs)
+    sizes, times = _sizes(workload, knobs), _accumulation(knobs)
     persistent = [size for size in sizes if size <= threshold]
     sharded = [size for size in sizes if size > threshold]
     again = _released(sizes, threshold)
@@ -74,7 +74,7 @@ def _stage3_reductions(workload: Workload, knobs: Knobs) -> list[Collective]:
     """Without ``reduce_scatter``, buckets in the contiguous buffer are all-reduced, larger weights not."""
     limit, times = knobs.reduce_bucket_size or 1, _accumulation(knobs)
     whole = knobs.contiguous_gradients and not knobs.reduce_scatter
-    backward = workload.model.weight_sizes[::-1]
+    backward = _sizes(workload, knobs)[::-1]
     scattered = [size for size in backward if size > limit or not whole]
     calls, width = times * buckets(backward, limit), times * _gradient_bytes(workload, knobs)
     scattered_calls = times * len(scattered) if whole else calls
@@ -122,6 +122,10 @@ def gathers(sizes: Iterable[int], prefetch: int, live: int) -> int:
 def _scalars(workload: Workload, knobs: Knobs, bf16: tuple[int, int]) -> tuple[int, int]:
     """Calls and bytes of the norm (4 bytes) and, below fp32, of the overflow flag (1 byte)."""
     return (1, 4) if _precision(workload, knobs) == "fp32" else bf16
+
+
+def _sizes(workload: Workload, knobs: Knobs) -> list[int]:
+    return workload.model.weight_sizes_of_rank(knobs.tp or 1, knobs.pp or 1)
 
 
 def _precision(workload: Workload, knobs: Knobs) -> str:
