@@ -143,7 +143,9 @@ class Transformer(nn.Module):
     Raises :class:`InputError` for an unknown attention kernel and for experts, which it does not build.
     """
 
-    def __init__(self, spec: ModelSpec, run: Execution = Execution(), stage: int = 0, stages: int = 1) -> None:
+    def __init__(
+        self, spec: ModelSpec, run: Execution = Execution(), stage: int = 0, stages: int = 1
+    ) -> None:
         super().__init__()
         check(spec, run)
         self.spec, self.run = spec, run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar
 
-from pretune.datasets.frameworks import zero
+from pretune.datasets.frameworks import replica, zero
 from pretune.datasets.frameworks.base import Collective, Framework, KnobDeclaration, Problem
 from pretune.datasets.frameworks.common import LAYOUT, PROGRAM, declare, inert, merged
 from pretune.datasets.frameworks.legality import filled_layout, layout_problems, one_of, refuse_parallelism
@@ -124,7 +124,9 @@ class DeepSpeed(Framework):
             reason = f"cpu needs ZeRO, but zero_stage is {knobs.zero_stage or 0}; set zero_stage to 1, 2 or 3"
             problems.append(Problem("offload_optimizer", reason, ("none",)))
         if (knobs.pp or 1) > 1 and (knobs.zero_stage or 0) > 1:
-            reason = f"{knobs.zero_stage} shards gradients, which DeepSpeed refuses in a pipeline (pp {knobs.pp})"
+            reason = (
+                f"{knobs.zero_stage} shards gradients, which DeepSpeed refuses in a pipeline (pp {knobs.pp})"
+            )
             problems.append(Problem("zero_stage", reason, (1, 0)))
         threshold = knobs.stage3_param_persistence_threshold
         if threshold is not None and threshold < 0:
@@ -190,8 +192,11 @@ class DeepSpeed(Framework):
         return config
 
     def collectives(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Collective]:
-        """What one optimizer step issues; see :mod:`pretune.datasets.frameworks.zero`."""
-        return zero.collectives(workload, knobs)
+        """What one optimizer step issues; see the modules ``zero`` and ``replica`` beside this one.
+
+        Activations pass between the stages of a pipeline point to point, which is no collective.
+        """
+        return zero.collectives(workload, knobs) + replica.collectives(workload, knobs)
 
 
 def _file(config: dict[str, Any]) -> dict[str, str]:

@@ -122,18 +122,17 @@ def shape_problems(
     return problems
 
 
-def refuse_parallelism(
-    layout: dict[str, Any], knobs: Knobs, runs: tuple[str, ...] = ()
-) -> list[Problem]:
+def refuse_parallelism(layout: dict[str, Any], knobs: Knobs, runs: tuple[str, ...] = ()) -> list[Problem]:
     """The degrees above 1, but for those in ``runs``, that pretune's own trial program cannot run."""
-    able = " and ".join(["dp", *runs]) if len(runs) < 2 else f"dp, {', '.join(runs[:-1])} and {runs[-1]}"
+    able = " x ".join(("dp", *runs))
+    reason = f"splits the model, but the trial program runs {able} of this framework only"
     problems = [
-        Problem(name, f"{layout[name]} splits the model, but the trial program runs {able} only", (1,))
+        Problem(name, f"{layout[name]} {reason}", (1,))
         for name in ("tp", "pp", "vp", "cp", "ep")
         if layout[name] > 1 and name not in runs
     ]
-    if knobs.sequence_parallel and "sequence_parallel" not in runs:
-        problems.append(Problem("sequence_parallel", "is not run by the trial program", (False,)))
+    if knobs.sequence_parallel:
+        problems.append(Problem("sequence_parallel", reason, (False,)))
     return problems
 
 

@@ -48,6 +48,7 @@ class TorchDDP(Framework):
         return problems
 
     def program_problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
+        """No tp: torch 2.13's DDP takes a DTensor for one forward pass only (its hooks then swap weights)."""
         return refuse_parallelism(filled_layout(workload, platform, knobs), knobs)
 
     def filled(self, workload: Workload, platform: Platform, knobs: Knobs) -> Knobs:

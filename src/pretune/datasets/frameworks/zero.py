@@ -1,10 +1,11 @@
 """The collectives of one optimizer step under ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, sec. 7).
 
 Observed, and held by a test: with DeepSpeed 0.19.8 on two gloo ranks, the kinds, calls and bytes of
-every stage, and how each setting changes them. ZeRO-1 and ZeRO-2 issue a whole all-reduce where
-the paper has a reduce-scatter; ZeRO-1 once a step, ZeRO-2 once a micro batch. Derived, not
-observed: more ranks, more than 5e8 weights, and the second gather of weights at ZeRO-3. Padding to
-equal partitions is left out (under 0.1 % of the bytes).
+every stage, and how each setting changes them; on four, that they are those of the weights that tp and
+pp leave a rank. ZeRO-1 and ZeRO-2 issue a whole all-reduce where the paper has a reduce-scatter; ZeRO-1
+once a step, ZeRO-2 once a micro batch. Derived, not observed: more ranks, more than 5e8 weights, and the
+second gather of weights at ZeRO-3. Known to differ: ZeRO-3 with tp, where zero.Init shards over all
+ranks what AutoTP does not split. Padding to equal partitions is left out (under 0.1 % of the bytes).
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ def collectives(workload: Workload, knobs: Knobs) -> list[Collective]:
     """For resolved knobs, whatever the stage; nothing when one rank trains alone."""
     if knobs.dp == 1:
         return []
+    if (knobs.pp or 1) > 1 and not knobs.zero_stage and _precision(workload, knobs) != "fp32":
+        return _sharded_masters(workload, knobs)
     by_stage = {0: _stage0, 1: _stage1_and_2, 2: _stage1_and_2, 3: _stage3}
     return by_stage[knobs.zero_stage or 0](workload, knobs)
 
@@ -34,6 +37,13 @@ def _stage0(workload: Workload, knobs: Knobs) -> list[Collective]:
     scalars = _scalars(workload, knobs, bf16=(0, 0))
     calls, volume = buckets(sizes, _STAGE0_BUCKET), sum(sizes) * _gradient_bytes(workload, knobs)
     return [Collective("all_reduce", calls + scalars[0], volume + scalars[1])]
+
+
+def _sharded_masters(workload: Workload, knobs: Knobs) -> list[Collective]:
+    """A bf16 pipeline without ZeRO: DeepSpeed's BF16_Optimizer shards fp32 weights over dp all the same."""
+    reduce = _stage0(workload, knobs)[0]
+    gather = sum(_sizes(workload, knobs)) * ELEMENT_BYTES[_precision(workload, knobs)]
+    return [reduce, Collective("all_gather", 1, gather)]
 
 
 def _stage1_and_2(workload: Workload, knobs: Knobs) -> list[Collective]:
