@@ -118,6 +118,13 @@ def test_a_legal_model_parallel_layout_has_no_layout_problems() -> None:
     ]
 
 
+def test_the_trial_program_compiles_stages_but_nothing_under_autotp() -> None:
+    assert said(Knobs(pp=2, compile=True)) == []
+    (message,) = said(Knobs(tp=2, compile=True))
+    assert message.startswith("compile: torch.compile breaks")
+    assert DEEPSPEED.problems(JOB, TWO, Knobs(tp=2, compile=True)) == []  # a script of one's own may
+
+
 @pytest.mark.parametrize("stage", [2, 3])
 def test_deepspeeds_pipeline_refuses_sharded_gradients(stage: int) -> None:
     split = Knobs(pp=2, tp=2, zero_stage=stage)
