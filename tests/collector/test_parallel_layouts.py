@@ -177,6 +177,7 @@ def test_the_stages_one_after_another_are_the_model(spec, stages):
     for part in parts:
         x = part(x)
     assert torch.equal(x, whole(tokens))
+    assert [w.numel() for w in parts[0].parameters()] == spec.weight_sizes_of_rank(pp=stages)
     held = sum(weight.numel() for part in parts for weight in part.parameters())
     twice = spec.vocabulary * spec.hidden_size if spec.tied_embeddings else 0  # on the first and the last
     assert held == spec.parameters + twice
