@@ -198,6 +198,18 @@ def test_megatrons_arguments_are_judged_by_what_megatron_refuses(tmp_path, chang
         assert verdict.resolved["accumulation"] == 16
 
 
+@pytest.mark.parametrize(
+    ("own", "field"),
+    [("", "--expert-model-parallel-size"), ("1", None), ("8", "--expert-model-parallel-size")],
+)
+def test_experts_are_split_over_the_ranks_that_their_own_tensor_parallelism_leaves(tmp_path, own, field):
+    told = "--num-experts 4 --expert-model-parallel-size 4 --sequence-parallel"
+    told += f" --expert-tensor-parallel-size {own}" if own else ""
+    (tmp_path / "run.sh").write_text(f"{ARGUMENTS} {told}\n")
+    problems = check(tmp_path / "run.sh", Devices.read("16")).problems
+    assert [problem.field for problem in problems] == ([field] if field else [])
+
+
 def test_the_nearest_degree_fits_the_model_too(tmp_path):
     (tmp_path / "run.sh").write_text(ARGUMENTS)
     (problem,) = check(tmp_path / "run.sh", Devices.read("12")).problems

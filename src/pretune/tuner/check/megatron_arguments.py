@@ -60,7 +60,7 @@ _COUNTS = (
     *("global_batch_size", "num_query_groups", "num_experts"),
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
     *("expert_model_parallel_size", "num_layers_per_virtual_pipeline_stage"),
-    "num_virtual_stages_per_pipeline_rank",
+    *("num_virtual_stages_per_pipeline_rank", "expert_tensor_parallel_size"),
 )
 _ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)\+?=(.*)$", re.DOTALL)
 
@@ -177,7 +177,8 @@ def _rules(values: dict[str, Any], arguments: dict[str, str], known: dict[str, A
     if arguments.get("recompute_granularity") == "full" and not arguments.get("recompute_method"):
         reason = "full needs --recompute-method (uniform or block) and --recompute-num-layers"
         found.append(Problem("--recompute-granularity", reason))
-    return found + _stages(values, arguments, known) + _sequence(values, known) + _experts(values, known)
+    found += _stages(values, arguments, known) + _sequence(values, known)
+    return found + _experts(values, arguments, known)
 
 
 def _stages(values: dict[str, Any], arguments: dict[str, str], known: dict[str, Any]) -> list[Problem]:
@@ -211,18 +212,20 @@ def _sequence(values: dict[str, Any], known: dict[str, Any]) -> list[Problem]:
     ]
 
 
-def _experts(values: dict[str, Any], known: dict[str, Any]) -> list[Problem]:
-    ep, replicas = known["ep"], known["dp"] * known["cp"]
+def _experts(values: dict[str, Any], arguments: dict[str, str], known: dict[str, Any]) -> list[Problem]:
+    """Experts are split over a stage's ranks, in groups of their own tensor degree (parallel_state.py)."""
+    ep = known["ep"]
     if ep == 1:
         return []
+    own = int(arguments.get("expert_tensor_parallel_size", known["tp"]))
+    ranks = known["tp"] * known["cp"] * known["dp"]
     found, option = [], NAMES["ep"]
     if "model.experts" not in values:
         found.append(Problem(option, f"{ep} splits experts, but --num-experts is not given", (1,)))
-    if replicas % ep:
-        near = tuple(nearest_divisors(replicas, ep))
-        found.append(
-            Problem(option, f"{ep} does not divide the {replicas} replicas that share experts", near)
-        )
+    if ranks % (own * ep):
+        near = () if ranks % own else tuple(nearest_divisors(ranks // own, ep))
+        reason = f"{ep} x {own} ranks that share an expert's tensors do not divide the {ranks} of a stage"
+        found.append(Problem(option, reason, near))
     if known["tp"] > 1 and not values.get("knob.sequence_parallel"):
         found.append(Problem("--sequence-parallel", "is needed by experts under tensor parallelism"))
     return found
