@@ -82,8 +82,6 @@ def judge(path: Path, devices: Devices, model: ModelSpec | None) -> Verdict:
         return verdict
     values = stated(arguments)
     knobs = _knobs(values, arguments)
-    if "knob.micro_batch" not in values:
-        verdict.problems.append(Problem("--micro-batch-size", "is not given, and Megatron has no default"))
     known, found = judged(
         values.get("workload.global_batch_sequences"),
         knobs,
@@ -92,10 +90,15 @@ def judge(path: Path, devices: Devices, model: ModelSpec | None) -> Verdict:
         None,  # context parallelism asks for more than a divisor
         NAMES,
     )
-    free = (
-        ("vocabulary", "layers") if any(map(arguments.get, _UNEVEN)) else ("vocabulary",)
-    )  # which is padded
-    found = [problem for problem in found if not problem.reason.startswith(free)]
+    missing = _missing(values, model)
+    told = {problem.field for problem in missing}
+    padded = ("vocabulary", "layers") if any(map(arguments.get, _UNEVEN)) else ("vocabulary",)
+    found = [each for each in found if not each.reason.startswith(padded) and each.field not in told]
+    # a file without the model is a part: a wrapper's, or one whose model a checkpoint states
+    if "model.layers" in values:
+        verdict.problems += missing
+    else:
+        verdict.warnings += missing
     verdict.problems += found + _rules(values, arguments, known)
     verdict.legal_combinations = int(not verdict.problems)
     if verdict.legal:
@@ -165,6 +168,16 @@ def _model(values: dict[str, Any]) -> ModelSpec | None:
         return None
 
 
+def _missing(values: dict[str, Any], model: ModelSpec | None) -> list[Problem]:
+    """What Megatron has to be told, and the file does not say."""
+    found, ep = [], values.get("knob.ep", 1)
+    if "knob.micro_batch" not in values:
+        found.append(Problem(NAMES["micro_batch"], "is not given, and Megatron has no default"))
+    if ep > 1 and not (model.experts if model else values.get("model.experts")):
+        found.append(Problem(NAMES["ep"], f"{ep} splits experts, but --num-experts is not given", (1,)))
+    return found
+
+
 def _rules(values: dict[str, Any], arguments: dict[str, str], known: dict[str, Any]) -> list[Problem]:
     """What Megatron's validate_args and TransformerConfig refuse beside the batch and the degrees."""
     found = [
@@ -219,13 +232,11 @@ def _experts(values: dict[str, Any], arguments: dict[str, str], known: dict[str,
         return []
     own = int(arguments.get("expert_tensor_parallel_size", known["tp"]))
     ranks = known["tp"] * known["cp"] * known["dp"]
-    found, option = [], NAMES["ep"]
-    if "model.experts" not in values:
-        found.append(Problem(option, f"{ep} splits experts, but --num-experts is not given", (1,)))
+    found = []
     if ranks % (own * ep):
         near = () if ranks % own else tuple(nearest_divisors(ranks // own, ep))
         reason = f"{ep} x {own} ranks that share an expert's tensors do not divide the {ranks} of a stage"
-        found.append(Problem(option, reason, near))
+        found.append(Problem(NAMES["ep"], reason, near))
     if known["tp"] > 1 and not values.get("knob.sequence_parallel"):
         found.append(Problem("--sequence-parallel", "is needed by experts under tensor parallelism"))
     return found
