@@ -111,6 +111,15 @@ def test_other_efficiencies_tell_a_slow_network_from_bad_tuning():
     assert gradient_seconds(WORKLOAD, B, Knobs()) == pytest.approx(MODEL.parameters * 2 / 1e7)
 
 
+def test_a_node_sends_what_it_has_reduced_over_the_links_of_all_its_devices():
+    links = {"intra_node": Link(bandwidth_bytes_per_s=1e12), "inter_node": Link(bandwidth_bytes_per_s=1e6)}
+    nodes = A.model_copy(update={"nodes": 4, "devices_per_node": 2, **links})
+    size = MODEL.parameters * 2
+    assert gradient_seconds(WORKLOAD, nodes, Knobs()) == pytest.approx(2 * 3 / 4 * size / 2 / 1e6)
+    assert gradient_seconds(WORKLOAD, nodes, Knobs(tp=2)) == pytest.approx(2 * 3 / 4 * size / 2 / 1e6)
+    assert gradient_seconds(WORKLOAD, nodes, Knobs(tp=2, pp=4)) is None
+
+
 def test_recomputation_counts_in_hardware_flops_alone():
     once = hardware_flops(WORKLOAD, Knobs())
     selective = hardware_flops(WORKLOAD, Knobs(activation_checkpointing="selective"))

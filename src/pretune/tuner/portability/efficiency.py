@@ -65,7 +65,7 @@ def attainable(problem: Problem) -> Array:
     """(c, p) of what the platform's physics allow that configuration: a slow network is not bad tuning.
 
     The bound is a roofline over a step: compute at the peak (else at what the probe's matmul reached), and
-    the gradients' all-reduce over the slowest link between replicas, hidden behind each other. NaN where
+    the gradients' all-reduce over the links between replicas, hidden behind each other. NaN where
     neither is known.
     """
     rows = [
@@ -87,17 +87,23 @@ def bound(workload: StatedWorkload, platform: StatedPlatform, knobs: Knobs) -> f
 
 
 def gradient_seconds(workload: StatedWorkload, platform: StatedPlatform, knobs: Knobs) -> float | None:
-    """A ring all-reduce of one rank's gradients at the link's bandwidth, 2 (n - 1) / n of their bytes each
-    way (Thakur et al. 2005, doi 10.1177/1094342005051521); None where link or model are not known, or
-    experts are spread over the replicas."""
-    split = (knobs.tp or 1) * (knobs.pp or 1)
+    """The least that all-reducing one rank's gradients takes: within each node, then what is reduced there
+    between nodes, over the links of all its devices. Either sends 2 (n - 1) / n of the bytes each way (Thakur
+    et al. 2005, doi 10.1177/1094342005051521), and they may hide behind each other.
+
+    None where links or model are not known, or experts are spread over the replicas.
+    """
+    model, split = shape(workload), (knobs.tp or 1) * (knobs.pp or 1)
     replicas = platform.devices // split
-    link = platform.inter_node if platform.nodes > 1 else platform.intra_node
-    model = shape(workload)
-    if model is None or replicas < 2 or not link.bandwidth_bytes_per_s or (knobs.ep or 1) > 1:
+    if model is None or replicas < 2 or (knobs.ep or 1) > 1:
         return None
     size = model.parameters / split * ELEMENT_BYTES.get(workload.precision or "", 2)
-    return 2 * (replicas - 1) / replicas * size / link.bandwidth_bytes_per_s
+    together = min(platform.devices_per_node // min(split, platform.devices_per_node), replicas)
+    ways = (
+        (together, size, platform.intra_node.bandwidth_bytes_per_s),
+        (replicas / together, size / together, platform.inter_node.bandwidth_bytes_per_s),
+    )
+    return max((2 * (n - 1) / n * sent / link for n, sent, link in ways if n > 1 and link), default=None)
 
 
 def peak(workload: StatedWorkload, platform: StatedPlatform) -> float | None:
