@@ -38,6 +38,7 @@ from pretune.tuner.tuner import Predicted, Tuner
 from pretune.tuner.verify import Comparison, compare
 
 MOST_TRIALS = 10_000  # where only minutes bound the search
+JOB = "job.yaml"  # in a session's folder: the job with all files that it names read in, itself one to tune
 
 
 class SessionState(Spec):
@@ -88,6 +89,7 @@ def open_session(job: JobSpec, out: Path, watcher: Watcher) -> Iterator[Opened]:
             watcher.note(f"going on with session {state.id} in {out}")
         check_launcher(job, state.platform, launcher)
         write_json(path, state.model_dump(mode="json"))
+        job.to_yaml(out / JOB)
         yield Opened(state, launcher)
 
 
