@@ -152,6 +152,12 @@ class Answer:
         why = "measured faster" if ran else "ran, and the winner did not run again"
         return f"the files hold {NAMES[role]}: that {why}"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from pretune.tuner.report.answering import answered
+
+        return answered(self)._repr_html_()
+
     def markdown(self) -> str:
         """The session's note for its tracking page."""
         lines = [f"- {line}" for line in self.sentences()]
