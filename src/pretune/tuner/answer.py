@@ -160,8 +160,16 @@ class Answer:
 
     def markdown(self) -> str:
         """The session's note for its tracking page."""
+        from pretune.tuner.report.answering import answer_table
+
         lines = [f"- {line}" for line in self.sentences()]
         if self.comparison:
+            lines += [
+                "",
+                answer_table(self).markdown(),
+                "",
+                "`report.html` among the artifacts has the plots.",
+            ]
             best = self.comparison.recommended.knobs.settings()
             lines += ["", "```json", json.dumps(best, indent=2), "```"]
         return "\n".join([f"**{self.job.name}** on {self.state.platform.name}", "", *lines])

@@ -12,7 +12,6 @@ from pretune.datasets.trial import Trial
 from pretune.errors import InputError
 from pretune.tuner.answer import Answer
 from pretune.tuner.job import JobSpec
-from pretune.tuner.journal import FILE
 from pretune.tuner.runner import read_predicted
 from pretune.tuner.session import JOB, SessionState
 from pretune.tuner.tuner import Predicted, fastest
@@ -54,8 +53,14 @@ def recall(folder: Path) -> Recalled:
     runs = folder / "runs"
     told = {trial.trial_id: found for trial in trials if (found := read_predicted(runs / trial.trial_id))}
     begun = sorted(path.parent.name for path in runs.glob("*/spec.json") if path.parent.name not in stored)
-    finished = bool((read_json(folder / FILE) or {}).get("ended"))
-    return Recalled(_answer(job, state, folder, trials), trials, told, begun, finished)
+    answer = _answer(job, state, folder, trials)
+    return Recalled(answer, trials, told, begun, _is_written(answer))
+
+
+def _is_written(answer: Answer) -> bool:
+    """Whether the answer in the folder is the one of these trials; it is written when a session ends."""
+    written = (read_json(answer.out / "best.json") or {}).get("trials", {}).get("list", [])
+    return [each["trial_id"] for each in written] == [trial.trial_id for trial in answer.trials]
 
 
 def _answer(job: JobSpec, state: SessionState, folder: Path, trials: list[Trial]) -> Answer:

@@ -166,7 +166,12 @@ class TuningSession:
             self.candidates.dropped,
             reach.interfaces if reach else (),
         )
-        self.tracker.session_ended(self.state.id, answer.metrics(), answer.write(), answer.markdown())
+        files = answer.write()
+        if self.state.mlflow_run_id:
+            from pretune.tuner.report.beside import report_files
+
+            files += report_files(self.out, self.watcher.note)
+        self.tracker.session_ended(self.state.id, answer.metrics(), files, answer.markdown())
         return answer
 
     def _look_ahead(self, launcher: Launcher, default: Knobs) -> None:
@@ -180,6 +185,7 @@ class TuningSession:
         none = self.job.history.path == "none"
         params = {
             "workload": self.job.workload().name,
+            "model": self.job.model.name,
             "platform": self.state.platform.name,
             "framework": self.job.framework,
             "strategy": self.job.strategy,

@@ -51,6 +51,14 @@ class Table:
     def asdict(self) -> dict[str, Any]:
         return {"title": self.title, "columns": list(self.columns), "rows": [list(row) for row in self.rows]}
 
+    def markdown(self) -> str:
+        """As GitHub and MLflow read it."""
+        lines = [self.columns, ["--:" if self.numeric(i) else "---" for i in range(len(self.columns))]]
+        lines += [tuple(map(shown, row)) for row in self.rows]
+        return "\n".join(
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+        )
+
     def _repr_html_(self) -> str:
         """The first :data:`MOST_ROWS` rows; each figure keeps all its digits in ``data value``."""
         caption = self.title

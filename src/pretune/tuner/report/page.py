@@ -24,13 +24,11 @@ def page(report: Report) -> str:
     """The whole page. Raises :class:`InputError` where the ``report`` extra is not installed."""
     if not can_draw():
         raise InputError("report: plots need an extra; pip install 'pretune[report]', or take --text")
-    import altair
     import vl_convert
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     from pretune.tuner.report.charts import chart
 
-    version = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
     environment = Environment(
         loader=PackageLoader("pretune.tuner.report"),
         autoescape=True,
@@ -40,11 +38,18 @@ def page(report: Report) -> str:
     return environment.get_template("page.html.j2").render(
         report=report,
         charts={section.key: found for section in report.sections if (found := chart(section))},
-        library=vl_convert.javascript_bundle(vl_version=version),  # type: ignore[call-arg]
+        library=vl_convert.javascript_bundle(vl_version=vega_lite_version()),  # type: ignore[call-arg]
         most_svg_rows=MOST_SVG_ROWS,
         written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         version=pretune.__version__,
     )
+
+
+def vega_lite_version() -> str:
+    """The version that altair writes, as vl-convert names it: ``6.4``."""
+    import altair
+
+    return ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 
 
 def write_page(report: Report, path: Path) -> None:
