@@ -55,7 +55,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_only_those(wheel):
     expected = {str(path.relative_to(SOURCE)) for path in files if "__pycache__" not in path.parts}
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert packed == expected
-    for kind in ("py.typed", ".pyi", ".yaml", ".parquet"):
+    for kind in ("py.typed", ".pyi", ".yaml", ".parquet", ".j2"):
         assert any(name.endswith(kind) for name in packed), kind
 
 

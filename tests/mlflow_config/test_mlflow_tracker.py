@@ -51,7 +51,7 @@ def test_a_session_is_a_parent_run_with_its_trials_below(mlflow_tracker, runs, m
     assert session.info.run_name == "tiny-gpt on two-ranks"
     assert session.info.status == "FINISHED"
     assert session.data.params == {"budget_trials": "2"}
-    assert session.data.metrics == {"speedup": 1.25}
+    assert session.data.metrics["speedup"] == 1.25
     assert session.data.tags["mlflow.note.content"] == "# Best\nZeRO-1"
 
     trials = {run.data.tags["pretune.trial_id"]: run for run in runs("trial")}
@@ -70,6 +70,48 @@ def test_a_session_is_a_parent_run_with_its_trials_below(mlflow_tracker, runs, m
     for run in (session, *trials.values()):
         assert [file.path for file in runs.client.list_artifacts(run.info.run_id)] == ["ds_config.json"]
     assert (tmp_path / "mlartifacts").is_dir()
+
+
+def test_the_sessions_course_is_a_metric_with_a_step_for_every_trial(mlflow_tracker, runs, make_trial, out):
+    mlflow_tracker.session_begun("s1", "a session", {})
+    speeds = [1000.0, None, 3000.0, 2000.0]
+    told = [
+        make_trial(f"t{n}", tokens_per_s=2 * speed, tokens_per_s_per_device=speed)
+        if speed
+        else make_trial(f"t{n}", "oom")
+        for n, speed in enumerate(speeds)
+    ]
+    control = make_trial("v1", purpose="verify", tokens_per_s=9e9, tokens_per_s_per_device=4.5e9)
+    for trial in [*told[:3], control]:
+        mlflow_tracker.trial_ended(trial, [])
+    again = tracker(None, out)  # a resumed session tells all of them again
+    for trial in [*told, control]:
+        again.trial_ended(trial, [])
+    run_id = runs("session")[0].info.run_id
+    for name, wanted in (
+        ("searched", [(0, 1000), (2, 3000), (3, 2000)]),
+        ("best_so_far", [(0, 1000), (2, 3000), (3, 3000)]),
+    ):
+        history = runs.client.get_metric_history(run_id, f"{name}_tokens_per_s_per_device")
+        assert [(metric.step, metric.value) for metric in history] == wanted
+
+
+def test_runs_of_every_kind_are_found_by_the_same_tags(mlflow_tracker, runs, make_trial):
+    trial = make_trial("t1")
+    params = {"platform": "two-ranks", "model": "tiny-gpt", "workload": trial.workload.name}
+    mlflow_tracker.session_begun("s1", "a session", params)
+    assert runs("session")[0].data.tags["status"] == "running"
+    mlflow_tracker.trial_ended(trial, [])
+    mlflow_tracker.fit_begun("s1", params)
+    mlflow_tracker.session_ended("s1", {"best_tokens_per_s_per_device": 1536.0}, [], "")
+    experiment = runs.client.get_experiment_by_name("pretune").experiment_id
+    wanted = "tags.platform = 'two-ranks' and tags.model = 'tiny-gpt' and tags.`pretune.session_id` = 's1'"
+    found = runs.client.search_runs([experiment], wanted)
+    assert {run.data.tags["pretune.kind"] for run in found} == {"session", "trial", "fit"}
+    ok = runs.client.search_runs([experiment], f"{wanted} and tags.status = 'ok'")
+    assert {run.data.tags["pretune.kind"] for run in ok} == {"session", "trial"}
+    mlflow_tracker.session_begun("s1", "a session", {**params, "platform": "another"})
+    assert runs("session")[0].data.params["platform"] == "two-ranks"
 
 
 def test_window_times_are_a_history_in_order_and_in_real_time(mlflow_tracker, runs, make_trial):

@@ -22,6 +22,8 @@ PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
 NOTE_LIMIT = 8000  # characters that MLflow's tables keep of a tag
 
+SHARED = ("platform", "model", "workload", "framework")  # tags that runs of every kind are filtered by
+SEARCHED, BEST = "searched_tokens_per_s_per_device", "best_so_far_tokens_per_s_per_device"  # of a session
 WINDOW_TIME = "window_time_s"  # the metric whose history is the windows of a trial, in order
 _PARAMETERS = ("knob.", "workload.", "model.")
 
@@ -51,6 +53,16 @@ def trial_tags(spec: StatedTrial) -> dict[str, str]:
         "purpose": spec.purpose,
     }
     return {name: value for name, value in tags.items() if value is not None}
+
+
+def shared_tags(params: Mapping[str, Any]) -> dict[str, str]:
+    """Of a session or a fit, the tags that its trials have too."""
+    return {name: value for name, value in text(params).items() if name in SHARED}
+
+
+def session_status(metrics: Mapping[str, float]) -> str:
+    """``ok`` where something ran, else ``failed``."""
+    return "ok" if "best_tokens_per_s_per_device" in metrics else "failed"
 
 
 def trial_params(spec: StatedTrial) -> dict[str, str]:

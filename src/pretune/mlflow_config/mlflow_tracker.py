@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
+_MOST_RUNS = 50_000  # of one search: the server's limit
 _LOGGED = ("FINISHED", "FAILED")
 _PARAMS_PER_CALL, _METRICS_PER_CALL = 100, 1000  # the server's limits for one batch
 
@@ -36,6 +37,7 @@ class MlflowTracker(Tracker):
         self._session_id: str | None = None
         self._fits: dict[str, str] = {}
         self._run_ids: dict[tuple[str, ...], str] = {}
+        self._searched: dict[str, int] = {}  # trials of a session's search that ended
 
     def __repr__(self) -> str:
         return f"MlflowTracker({self.uri!r})"
@@ -48,6 +50,7 @@ class MlflowTracker(Tracker):
             self._client.update_run(run.info.run_id, status="RUNNING", name=name)
             self._log_params(run, layout.text(params))
             self._log_history(run, params)
+            self._set_tags(run, {"status": "running", **layout.shared_tags(params)})
             return str(run.info.run_id)
 
     def session_ended(
@@ -57,7 +60,8 @@ class MlflowTracker(Tracker):
             run = self._session(session_id)
             self._log_metrics_now(run, metrics)
             self._log_files(run, files)
-            self._client.set_tag(run.info.run_id, layout.NOTE, note[: layout.NOTE_LIMIT])
+            told = {layout.NOTE: note[: layout.NOTE_LIMIT], "status": layout.session_status(metrics)}
+            self._set_tags(run, told)
             for orphan in self._find(**{layout.KIND: "trial", layout.SESSION_ID: session_id}):
                 if orphan.info.status == "RUNNING":  # begun by a session that was killed, and never ended
                     self._client.set_terminated(orphan.info.run_id, "KILLED")
@@ -83,6 +87,8 @@ class MlflowTracker(Tracker):
             self._log_files(run, files)
             software = {f"software.{name}": version for name, version in trial.software.items()}
             self._set_tags(run, {"status": str(trial.status), "cause": trial.cause, **software})
+            if trial.session_id is not None and trial.purpose == "search":
+                self._log_progress(trial.session_id, trial, began)
             status = "FINISHED" if trial.ok else "FAILED"
             # last, since it says that all of the above was taken
             ended = began + (trial.wall_s or 0.0)
@@ -108,6 +114,22 @@ class MlflowTracker(Tracker):
         for first in range(0, len(rows), _METRICS_PER_CALL):
             self._client.log_batch(run.info.run_id, metrics=rows[first : first + _METRICS_PER_CALL])
 
+    def _log_progress(self, session_id: str, trial: Trial, began: float) -> None:
+        """The session's course on its own run: a step for every trial of the search that ended."""
+        from mlflow.entities import Metric
+
+        parent = self._session(session_id)
+        if session_id not in self._searched:
+            told = {layout.KIND: "trial", layout.SESSION_ID: session_id, "purpose": "search"}
+            self._searched[session_id] = sum(run.info.status in _LOGGED for run in self._find(**told))
+        step, ended = self._searched[session_id], _milliseconds(began + (trial.wall_s or 0.0))
+        if trial.tokens_per_s_per_device:
+            speed = trial.tokens_per_s_per_device
+            best = max(speed, parent.data.metrics.get(layout.BEST, 0.0))
+            rows = [Metric(layout.SEARCHED, speed, ended, step), Metric(layout.BEST, best, ended, step)]
+            self._client.log_batch(parent.info.run_id, metrics=rows)
+        self._searched[session_id] = step + 1
+
     # -- fits ---------------------------------------------------------------------
     def fit_begun(self, name: str, params: Mapping[str, Any]) -> None:
         self._fits[name] = layout.digest(params)
@@ -115,6 +137,7 @@ class MlflowTracker(Tracker):
             run = self._fit(name)
             self._log_params(run, layout.text(params))
             self._log_history(run, params)
+            self._set_tags(run, layout.shared_tags(params))
 
     def fit_ended(self, name: str, metrics: Mapping[str, float], files: list[Path], model: Path) -> None:
         with speaking(self.uri):
@@ -152,7 +175,7 @@ class MlflowTracker(Tracker):
 
     def _find(self, **tags: str) -> list[Run]:
         wanted = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
-        return list(self._client.search_runs([self._connection[1]], wanted))
+        return list(self._client.search_runs([self._connection[1]], wanted, max_results=_MOST_RUNS))
 
     def _run(
         self,

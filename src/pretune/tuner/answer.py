@@ -177,10 +177,24 @@ class Answer:
         why = "measured faster" if ran else "ran, and the winner did not run again"
         return f"the files hold {NAMES[role]}: that {why}"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from pretune.tuner.report.answering import answered
+
+        return answered(self)._repr_html_()
+
     def markdown(self) -> str:
         """The session's note for its tracking page."""
+        from pretune.tuner.report.answering import answer_table
+
         lines = [f"- {line}" for line in self.sentences()]
         if self.comparison:
+            lines += [
+                "",
+                answer_table(self).markdown(),
+                "",
+                "`report.html` among the artifacts has the plots.",
+            ]
             best = self.comparison.recommended.knobs.settings()
             lines += ["", "```json", json.dumps(best, indent=2), "```"]
         return "\n".join([f"**{self.job.name}** on {self.state.platform.name}", "", *lines])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -126,7 +126,7 @@ def _least(stored: Iterable[Trial]) -> dict[str, float]:
     return spent
 
 
-def in_words(spent: dict[str, Any]) -> str:
+def in_words(spent: Mapping[str, Any]) -> str:
     """``3 of 20 trials, 0.21 of 5 device-hours``: what is bounded, and what devices it held in any case."""
     parts = []
     for name, each in spent.items():

@@ -45,6 +45,7 @@ SHARED = (
     "note: {} trials at a time share no device, but this machine's memory and buses: their speeds are those "
     "of a busy machine; winner and defaults are compared one at a time"
 )
+JOB = "job.yaml"  # in a session's folder: the job with all files that it names read in, itself one to tune
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ def open_session(job: JobSpec, out: Path, watcher: Watcher) -> Iterator[Opened]:
             watcher.note(f"going on with session {state.id} in {out}")
         check_launcher(job, state.platform, launcher)
         write_json(path, state.model_dump(mode="json"))
+        job.to_yaml(out / JOB)
         yield Opened(state, launchers)
 
 
@@ -189,7 +191,12 @@ class TuningSession:
             rehearsal,
             reach.interfaces if reach else (),
         )
-        self.tracker.session_ended(self.state.id, answer.metrics(), answer.write(), answer.markdown())
+        files = answer.write()
+        if self.state.mlflow_run_id:
+            from pretune.tuner.report.beside import report_files
+
+            files += report_files(self.out, self.watcher.note)
+        self.tracker.session_ended(self.state.id, answer.metrics(), files, answer.markdown())
         return answer
 
     def _look_ahead(self, launcher: Launcher, default: Knobs) -> None:
@@ -220,6 +227,7 @@ class TuningSession:
         none = self.job.history.path == "none"
         params = {
             "workload": self.job.workload().name,
+            "model": self.job.model.name,
             "platform": self.state.platform.name,
             "framework": self.job.framework,
             "strategy": self.job.strategy,

@@ -41,6 +41,11 @@ class Insight:
     def asdict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def _repr_html_(self) -> str:
+        from pretune.tuner.report.comparing import effects_of
+
+        return effects_of([self])._repr_html_()
+
 
 def explain(trials: Iterable[Trial], platform: str | None = None) -> list[Insight]:
     """Every workload on every platform, or on one; :class:`InputError` for a platform without trials."""

@@ -58,6 +58,11 @@ class Portability:
             "policies": [outcome.asdict() for outcome in self.outcomes],
         }
 
+    def _repr_html_(self) -> str:
+        from pretune.tuner.report.comparing import policies_table
+
+        return policies_table(self)._repr_html_()
+
 
 def portability(
     trials: Sequence[Trial],
