@@ -12,6 +12,7 @@ SOURCE = ROOT / "src"
 # what only an extra brings: a module that asks for one of these may fail to import without it
 EXTRAS = {"torch", "deepspeed", "mlflow", "pandas", "matplotlib", "pynvml"} | {
     "optuna",
+    "ray",
     "transformers",
     "pytorch_lightning",
 }

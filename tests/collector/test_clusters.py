@@ -11,7 +11,8 @@ import pytest
 
 from pretune.collector.detect import detect_platform
 from pretune.collector.evidence import read_json
-from pretune.collector.launchers.hosts import Host, HostsLauncher
+from pretune.collector.launchers.agents import Host
+from pretune.collector.launchers.hosts import HostsLauncher
 from pretune.collector.probe.fit import wire_bytes
 from pretune.collector.probe.plan import OPS
 from pretune.datasets import Accelerator, Knobs, Measure, ModelSpec, Platform, Status, TrialSpec, Workload

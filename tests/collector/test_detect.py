@@ -6,7 +6,8 @@ import psutil
 import pytest
 
 from pretune.collector import detect
-from pretune.collector.launchers.hosts import Host, HostsLauncher
+from pretune.collector.launchers.agents import Host
+from pretune.collector.launchers.hosts import HostsLauncher
 from pretune.collector.probe import Machine
 from pretune.errors import InputError
 

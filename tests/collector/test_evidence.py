@@ -114,6 +114,18 @@ def test_the_telling_rank_is_the_cause_not_the_one_that_lost_its_peer(tmp_path, 
     assert cause == "rank 1: Telling: Telling"
 
 
+@pytest.mark.parametrize(
+    ("told", "status"), [("oom", Status.OOM), ("invalid", Status.INVALID), ("crash", Status.INTERRUPTED)]
+)
+def test_a_lost_host_explains_what_its_peers_say_but_not_what_the_configuration_did(tmp_path, told, status):
+    rank(tmp_path, 0, told)
+    lost = "node failure: host n2: its agent ended with code 1"
+    judged = judge(SPEC, tmp_path, ending(returncodes={}, interrupted_because=lost, scheduler_job="slurm:7"))
+    assert judged.status is status
+    assert judged.scheduler_job == "slurm:7"
+    assert (judged.cause == lost) is (status is Status.INTERRUPTED)
+
+
 def test_a_failed_trial_has_no_throughput(tmp_path):
     write_json(tmp_path / "result.json", RESULT)
     good = judge(SPEC, tmp_path, ending())

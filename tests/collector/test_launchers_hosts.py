@@ -15,7 +15,8 @@ import pytest
 from pretune.collector.agent import Run, _torchrun_ended, kill_ranks
 from pretune.collector.evidence import Ending, status_of, write_json
 from pretune.collector.launchers import Handle, launcher_for
-from pretune.collector.launchers.hosts import Host, HostsLauncher, LocalLauncher
+from pretune.collector.launchers.agents import Host
+from pretune.collector.launchers.hosts import HostsLauncher, LocalLauncher
 from pretune.datasets import Accelerator, Knobs, ModelSpec, Platform, Status, TrialSpec, Workload
 from pretune.errors import InputError, LaunchError
 
@@ -190,6 +191,24 @@ def sheet(**knobs):
     )
 
 
+def test_a_host_that_is_lost_interrupts_the_trial_and_is_connected_anew_for_the_next(tmp_path):
+    folder = behave(tmp_path, "t", rank0="sleep", rank1="sleep")
+    with HostsLauncher([Host(ranks=2)], tmp_path, backend="nccl") as launcher:
+        launcher._start("t", folder, PROGRAM, {})
+        (agent,) = (
+            child.pid for child in psutil.Process().children() if "agent" in " ".join(child.cmdline())
+        )
+        os.kill(agent, signal.SIGKILL)
+        assert wait_until(lambda: launcher._agents[0].is_gone())
+        trial = launcher.poll(Handle(sheet(), folder))
+        assert trial.status is Status.INTERRUPTED
+        assert trial.cause.startswith("host 127.0.0.1: its agent ended with code -9; see ")
+        assert launcher.recover(sheet()) == trial  # and so it is after a kill
+        launcher._start("t", folder, PROGRAM, {})
+        assert not launcher._agents[0].is_gone()
+    assert wait_until(lambda: all(gone(pid) for pid in pids(folder)), 15.0)
+
+
 def test_a_trial_whose_ranks_could_not_write_is_not_judged(tmp_path, monkeypatch):
     launcher = HostsLauncher([Host(ranks=2)], tmp_path)
     ending = Ending(began=1.8e9, wall_s=9.0, returncodes={0: os.EX_IOERR, 1: 1})
@@ -220,7 +239,7 @@ def test_what_was_measured_before_its_session_was_killed_is_not_run_again(tmp_pa
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "exactly one of local, hosts, replay"),
+        ({}, "exactly one of local, hosts, slurm, ray, replay"),
         ({"local": {"devices": 2}, "hosts": []}, "exactly one of"),
         ({"local": {"devices": 0}}, r"launcher: local\.devices: .*greater than 0, got 0"),
         ({"local": {"devices": 2, "warm": True}}, r"launcher: local\.warm: is no field here"),

@@ -13,7 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pretune.collector import detect
-from pretune.collector.launchers.hosts import Host, HostsLauncher
+from pretune.collector.launchers.agents import Host
+from pretune.collector.launchers.hosts import HostsLauncher
 from pretune.collector.probe import QUICK, WHOLE, Plan
 from pretune.collector.probe.fit import fingerprint_of, fitted, misfits, wire_bytes
 from pretune.collector.probe.plan import OPS, SMALLEST_BYTES

@@ -16,6 +16,7 @@ from pretune.cli.history import history
 from pretune.cli.import_ import import_
 from pretune.cli.portability import portability
 from pretune.cli.predict import predict
+from pretune.cli.preflight import preflight
 from pretune.cli.probe import probe
 from pretune.cli.record import record
 from pretune.cli.sync import sync
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # importing rich takes half of the time that --help may take
 )
-for command in (tune, check, probe, predict, comm, fit, explain, portability, campaign, ui, sync):
+for command in (tune, check, preflight, probe, predict, comm, fit, explain, portability, campaign, ui, sync):
     app.command()(command)
 app.command("import")(import_)
 app.command(context_settings={"allow_interspersed_args": False})(record)  # the command's options are its own

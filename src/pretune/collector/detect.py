@@ -13,7 +13,7 @@ import numpy as np
 from pretune.collector.device import NVIDIA_DRIVER
 from pretune.collector.evidence import read_json, write_json
 from pretune.collector.launchers import launcher_for
-from pretune.collector.launchers.hosts import HostsLauncher, News
+from pretune.collector.launchers.ranks import News, RanksLauncher
 from pretune.collector.probe.fit import fingerprint_of, misfits, wire_times
 from pretune.collector.probe.machine import Machine
 from pretune.collector.probe.plan import OPS, QUICK, SCOPES, Plan
@@ -47,7 +47,7 @@ def local_devices(backend: str) -> int:
     return torch.cuda.device_count()
 
 
-def ranks_launcher(hosts: Path | None, folder: Path) -> HostsLauncher:
+def ranks_launcher(hosts: Path | None, folder: Path) -> RanksLauncher:
     """A launcher of what the file ``hosts`` lists, as a job's ``launcher:`` does; else of all devices here.
 
     Raises :class:`InputError` naming the file.
@@ -61,8 +61,8 @@ def ranks_launcher(hosts: Path | None, folder: Path) -> HostsLauncher:
         launcher = launcher_for(settings, folder, backend)
     except InputError as error:
         raise InputError(f"{where}{error}") from None
-    if not isinstance(launcher, HostsLauncher):
-        raise InputError(f"{where}launcher: starts no ranks; give hosts: or local:")
+    if not isinstance(launcher, RanksLauncher):
+        raise InputError(f"{where}launcher: starts no ranks; give local:, hosts:, slurm: or ray:")
     return launcher
 
 
@@ -90,7 +90,7 @@ class Probed:
         return {name: fit for name, fit in found.items() if fit != LinkFit()}
 
 
-def detect_platform(launcher: HostsLauncher) -> Platform:
+def detect_platform(launcher: RanksLauncher) -> Platform:
     """The platform that ``launcher`` reaches: its hosts' devices, probed on all its ranks (seconds).
 
     Raises :class:`LaunchError` when the ranks fail, :class:`InputError` when the hosts differ.
@@ -99,18 +99,18 @@ def detect_platform(launcher: HostsLauncher) -> Platform:
 
 
 def probe_platform(
-    launcher: HostsLauncher, plan: Plan, name: str | None = None, news: News = lambda _: None
+    launcher: RanksLauncher, plan: Plan, name: str | None = None, news: News = lambda _: None
 ) -> Probed:
     """The same by any plan, called ``name``; ``news`` hears the ``phase`` that it is at."""
-    platform = _unprobed(launcher, name)
+    platform = unprobed(launcher, name)
     folder = launcher.folder / "probe"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "progress.json").unlink(missing_ok=True)  # of an earlier probe
     write_json(folder / PLAN, asdict(plan))
     launcher.run("probe", "pretune.collector.probe", timeout_s=600.0, news=news)
     found = read_json(folder / FOUND)
-    machine = alike([Machine(**each) for each in found["machines"]], launcher.backend)
-    fingerprint = fingerprint_of(found, launcher.backend)
+    machine = alike([Machine(**each) for each in found["machines"]], launcher.reach.backend)
+    fingerprint = fingerprint_of(found, launcher.reach.backend)
     accelerator = accelerator_of(machine, fingerprint)
     known = {
         "name": name or _slug(f"{accelerator.name}-{platform.nodes}x{platform.devices_per_node}"),
@@ -122,14 +122,14 @@ def probe_platform(
     return Probed(platform.model_copy(update=known), found)
 
 
-def _unprobed(launcher: HostsLauncher, name: str | None) -> Platform:
-    """What is known before; raises :class:`InputError` for a name that will not do."""
+def unprobed(launcher: RanksLauncher, name: str | None = None) -> Platform:
+    """What is known before it is probed; raises :class:`InputError` for a name that will not do."""
     known = {
         "name": name or "unprobed",
         "accelerator": {"name": "unknown"},
-        "devices_per_node": launcher.hosts[0].ranks,
-        "nodes": len(launcher.hosts),
-        "backend": launcher.backend,
+        "devices_per_node": launcher.reach.ranks,
+        "nodes": launcher.reach.nodes,
+        "backend": launcher.reach.backend,
     }
     return Platform.from_mapping(known, "platform")
 

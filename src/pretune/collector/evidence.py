@@ -4,11 +4,11 @@ Nothing is read out of logs. In a trial's folder:
 
     spec.json      the sheet that every rank read
     progress.json  the phase and the window that rank 0 is at
-    rank-R.json    how rank R ended, written by itself (absent when it was killed)
+    rank-R.json    how rank R ended, written by itself (absent when it was killed); of a script: node R
     result.json    what rank 0 measured (only when it measured to the end)
     memory.json    rank 0's memory in use while it measured: [Unix seconds, bytes], a second apart or more
     stop.json      present when whoever launched it wants it to end with what it has measured
-    ended.json     what the launcher saw: exit codes, why it killed, the kernel's memory kills
+    ended.json     what the launcher saw: exit codes, why it killed, lost hosts, the kernel's memory kills
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Ending:
     killed_because: str | None = None
     killed_ranks: list[int] = field(default_factory=list)
     warm: bool | None = None
+    interrupted_because: str | None = None  # a host was lost
+    scheduler_job: str | None = None
 
     def save(self, folder: Path) -> None:
         write_json(folder / "ended.json", asdict(self))
@@ -58,7 +60,11 @@ def judge(spec: TrialSpec, folder: Path, ending: Ending) -> Trial:
     """The trial record, with status and cause found from the evidence in ``folder``."""
     status, cause = status_of(folder, ending)
     result = read_json(folder / "result.json") or {}
-    measured = result if status is Status.OK else _of_failure(_ranks(folder), result)
+    ranks = _ranks(folder)
+    hosts = [rank["host"] for rank in ranks if "host" in rank]
+    measured = _of_failure(ranks, result)
+    if status is Status.OK:  # what a script prints does not tell where it ran
+        measured = result | {"hosts": result.get("hosts") or hosts}
     return Trial.model_validate(
         {
             **spec.model_dump(),
@@ -66,6 +72,7 @@ def judge(spec: TrialSpec, folder: Path, ending: Ending) -> Trial:
             "created_at": datetime.fromtimestamp(ending.began, UTC),
             "wall_s": ending.wall_s,
             "warm": ending.warm,
+            "scheduler_job": ending.scheduler_job,
             "status": status,
             "cause": cause,
         }
@@ -102,6 +109,8 @@ def status_of(folder: Path, ending: Ending) -> tuple[Status, str | None]:
         )
     if failed and failed[0]["status"] in {"diverged", "invalid"}:
         return Status(failed[0]["status"]), _exception(failed[0])
+    if ending.interrupted_because:
+        return Status.INTERRUPTED, ending.interrupted_because
     if ending.killed_because:
         return Status.TIMEOUT, ending.killed_because
     bad = [(rank in ending.killed_ranks, rank, code) for rank, code in ending.returncodes.items() if code]
@@ -113,11 +122,14 @@ def status_of(folder: Path, ending: Ending) -> tuple[Status, str | None]:
         _, rank, code = min(broken or bad)
         return Status.CRASH, f"rank {rank} {_how(code)}"
     if not (read_json(folder / "result.json") or {}).get("tokens_per_s_per_device"):
-        return Status.CRASH, "every rank exited with code 0, yet none measured anything"
+        said = [rank["silent"] for rank in _ranks(folder) if rank.get("silent")]
+        return Status.CRASH, next(iter(said), "every rank exited with code 0, yet none measured anything")
     return Status.OK, None
 
 
 def _exception(rank: dict[str, Any]) -> str:
+    if "cause" in rank:  # a script's, in its own words
+        return str(rank["cause"])[:500]
     first_line = next(iter(str(rank.get("message", "")).strip().splitlines()), "")
     return f"rank {rank['rank']}: {rank.get('exception')}: {first_line}"[:500]
 

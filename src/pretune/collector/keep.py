@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pretune.collector.sheet import SHEET, hand_over
+
 if TYPE_CHECKING:
     from pretune.datasets.store import TrialStore
     from pretune.datasets.trial import Trial
@@ -17,8 +19,11 @@ NOTES = "PRETUNE_RECORD"  # names the file in which `pretune record` reads what 
 def keep(trial: Trial, store: TrialStore | str | Path) -> bool:
     """Append the trial; False when its id is in the store already. Raises :class:`StoreError`.
 
-    Under ``pretune record`` it is noted too, so that what runs is not recorded twice.
+    Under ``pretune record`` it is noted too, so that what runs is not recorded twice. In a tuner's trial it
+    is handed to the tuner, which keeps it in the session's store, and in no other.
     """
+    if SHEET in os.environ:
+        return hand_over(trial)
     from pretune.datasets.store import TrialStore
 
     store = store if isinstance(store, TrialStore) else TrialStore(store)

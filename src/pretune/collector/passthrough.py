@@ -49,30 +49,35 @@ class Ended:
 class Command:
     """A command that runs, from construction on. Raises :class:`OSError` when it cannot be started."""
 
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, words: Sequence[str], environment: Mapping[str, str], folder: str | None = None
+    ) -> None:
         self.stopped_by: signal.Signals | None = None
         self._doomed: list[psutil.Process] = []
         self._outputs = _outputs()
         ends = [write for _, write in self._outputs]
         try:
             self.process = subprocess.Popen(
-                words, env=environment, stdout=ends[0], stderr=ends[-1], start_new_session=True
+                words, env=environment, cwd=folder, stdout=ends[0], stderr=ends[-1], start_new_session=True
             )
         finally:
             for end in ends:
                 os.close(end)
 
-    def follow(self, log: TimedLog) -> Ended:
-        """Pass everything on until it ends; what a stopping signal leaves of it is killed after a while."""
+    def follow(self, log: TimedLog, meanwhile: Callable[[], None] = lambda: None) -> Ended:
+        """Pass everything on until it ends; what a stopping signal leaves of it is killed after a while.
+
+        ``meanwhile`` is called some times a second.
+        """
         with _handling(self._signalled), selectors.DefaultSelector() as open_ends:
             for target, (read, _) in enumerate(self._outputs, start=1):
                 open_ends.register(read, selectors.EVENT_READ, target)
-            self._pump(open_ends, log)
+            self._pump(open_ends, log, meanwhile)
             code = self.process.wait()
             kill_after(self._doomed, GRACE_S)
         return Ended(code if code >= 0 else 128 - code, self.stopped_by)
 
-    def _pump(self, open_ends: selectors.BaseSelector, log: TimedLog) -> None:
+    def _pump(self, open_ends: selectors.BaseSelector, log: TimedLog, meanwhile: Callable[[], None]) -> None:
         quiet_since: float | None = None
         while open_ends.get_map():
             ready = open_ends.select(timeout=0.1)
@@ -80,10 +85,16 @@ class Command:
                 if not _passed(key.fd, key.data, log):
                     open_ends.unregister(key.fd)
                     os.close(key.fd)
+            meanwhile()
             if ready or self.process.poll() is None:
                 quiet_since = None
             elif time.monotonic() - (quiet_since := quiet_since or time.monotonic()) > QUIET_S:
                 return
+
+    def stop(self) -> None:
+        """End it as a user would: SIGTERM, then SIGKILL for what is left after a while."""
+        self._doomed = family(self.process.pid) or self._doomed
+        self._send(signal.SIGTERM)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         sent = signal.Signals(number)

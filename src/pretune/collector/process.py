@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import psutil
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 PARENT = "PRETUNE_RANK_PARENT"  # the process that a cold rank must not outlive
 CGROUPS = "PRETUNE_RANK_CGROUPS"  # colon-separated control-group folders, {local_rank} filled in
 TOKENS = "PRETUNE_TOKENS"  # a file of token ids to train on, see TokenFile; synthetic tokens without it
@@ -30,6 +30,12 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """What descends from this process stays below it when its parent ends (prctl(2), PR_SET_CHILD_SUBREAPER):
+    a daemon cannot leave the trial."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def be_first_to_go() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from pretune.errors import InputError
 LOGS = ("deepspeed", "megatron", "mlperf", "nemo", "torchtitan")  # formats of what training prints
 Outcome = tuple[Run, Trial]
 Found = Sequence[Outcome | SetAside]
+Read = Callable[[Path], Iterable[Run | SetAside]]  # of an importer
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,10 @@ def read_log(path: Path, format: str | None, ended: Ended, reading: Reading) -> 
     Where several formats understand it, that which yields a measured trial counts, then any trial.
     """
     formats = [format] if format else LOGS
-    understood = {name: found for name in formats if (found := _outcomes(path, name, ended, reading))}
+    readers = {name: importer(name)().read for name in formats}
+    understood = {
+        name: found for name, read in readers.items() if (found := outcomes(path, name, read, ended, reading))
+    }
     best = _worth(_measured, understood) or _worth(_trials, understood)
     if len(best) > 1:
         return SetAside(str(path), None, f"{' and '.join(best)} understand its output; name one by --format")
@@ -65,10 +69,10 @@ def _worth(
     return {name: trials for name, found in understood.items() if (trials := count(found))}
 
 
-def _outcomes(path: Path, name: str, ended: Ended, reading: Reading) -> Found:
+def outcomes(path: Path, name: str, read: Read, ended: Ended, reading: Reading) -> Found:
     """What one importer makes of it; empty when it is not of the format."""
     try:
-        found = list(importer(name)().read(path))
+        found = list(read(path))
     except InputError:
         return []
     runs = [each for each in found if isinstance(each, Run)]

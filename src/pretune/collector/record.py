@@ -8,7 +8,7 @@ import socket
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,7 +60,7 @@ def record(
     if given.platform is None:
         told_devices()
     folder = Path(tempfile.mkdtemp(prefix="pretune-record-"))
-    recording = _Recording(folder, TimedLog(log or folder / "output.log"))
+    recording = Recording(folder, TimedLog(log or folder / "output.log"))
     try:
         recording.start(words)
     except OSError:
@@ -80,7 +80,7 @@ def record(
     return recorded
 
 
-class _Recording:
+class Recording:
     """One command while it runs, and what it left."""
 
     def __init__(self, folder: Path, log: TimedLog) -> None:
@@ -88,16 +88,19 @@ class _Recording:
         self.began, self.began_s = datetime.now(UTC), time.monotonic()
         self.kills = oom_kills()
 
-    def start(self, words: Sequence[str]) -> None:
-        self.command = Command(words, {**os.environ, NOTES: str(self.notes)})
+    def start(
+        self, words: Sequence[str], environment: Mapping[str, str] = os.environ, folder: str | None = None
+    ) -> None:
+        """Run it in ``folder``, or here. Raises :class:`OSError` when it cannot be started."""
+        self.command = Command(words, {**environment, NOTES: str(self.notes)}, folder)
 
-    def follow(self) -> int:
-        """Until it ends; its exit code."""
+    def follow(self, meanwhile: Callable[[], None] = lambda: None) -> int:
+        """Until it ends; its exit code. ``meanwhile`` is called some times a second."""
         pid = self.command.process.pid
         beside = Beside(guard.MODULE, {"pid": pid, "log": str(self.log.path)})
         self.outside = Outside(pid)
         self.slices = Slices(self.outside.trainer)
-        self.ended = self.command.follow(self.log)
+        self.ended = self.command.follow(self.log, meanwhile)
         self.slices.stop()
         beside.dismiss()
         self.ended_s = time.monotonic()
@@ -118,7 +121,7 @@ class _Recording:
             recorded.reason = outcome.reason
             return
         for run, trial in outcome:
-            made = trial.model_copy(update=self._beside(run, trial))
+            made = trial.model_copy(update=self.beside(run, trial))
             keep(made, store)
             recorded.trials.append(made)
 
@@ -127,7 +130,7 @@ class _Recording:
         named = Given(given.platform, given.constants)
         return Reading(uuid.uuid4().hex, named, Given(platform, given.constants))
 
-    def _beside(self, run: Run, trial: Trial) -> dict[str, Any]:
+    def beside(self, run: Run, trial: Trial) -> dict[str, Any]:
         """What the log does not tell: times, place and counters."""
         counters, missing = self._counted(run)
         here = {name: version for name, version in versions().items() if name in ("kernel", "pretune")}

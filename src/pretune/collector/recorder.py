@@ -17,6 +17,7 @@ from pretune.collector.keep import keep
 from pretune.collector.meter import Meter
 from pretune.collector.outcome import cause, judge
 from pretune.collector.ranks import Ranks
+from pretune.collector.sheet import report, stop_asked, trial_here
 from pretune.collector.software import versions
 from pretune.collector.watcher import LAST_S, Watcher
 from pretune.datasets.knobs import Knobs
@@ -49,7 +50,7 @@ class TrialRecorder:
     (``oom``, ``diverged``, ``crash``, ...) by the rank that raised first, and goes on. To stop by hand
     says nothing of the configuration, and is no trial. ``trial`` is what this rank recorded. A rank
     that is killed is recorded by a process beside it (:mod:`.watcher`). ``late``: the model was built
-    before.
+    before. In a trial that ``pretune tune`` started, what it records goes to the tuner, and not to ``store``.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class TrialRecorder:
     def __enter__(self) -> Self:
         self._began, self._entered_s = datetime.now(UTC), time.perf_counter()
         ranks, devices = Ranks(), self.spec.platform.devices
+        self._take_part(ranks)
         if ranks.size != devices:
             raise InputError(
                 f"recorder: {ranks.size} ranks are joined, but the platform has {devices} devices; "
@@ -89,11 +91,23 @@ class TrialRecorder:
             )
         # one id for all ranks, since any of them may have to write
         self.spec = self.spec.model_copy(update={"trial_id": ranks.gather(self.spec.trial_id)[0]})
-        self._meter = Meter(self.spec.measure, ranks, PeakMemory(self.late))
+        told = report if ranks.rank == 0 else None
+        stop = stop_asked if trial_here() else None
+        self._meter = Meter(self.spec.measure, ranks, PeakMemory(self.late), told, stop)
         root = str(self.store.root if hasattr(self.store, "root") else self.store)
         vanished = self._made(Status.CRASH, "not ended", self._meter.alone())
         self._watcher = Watcher(vanished, root, ranks.rank)
         return self
+
+    def _take_part(self, ranks: Ranks) -> None:
+        """In a tuner's trial its id and its measure count. Every rank must hold the same sheet."""
+        sheet = trial_here()
+        held = set(ranks.gather(sheet.model_dump_json() if sheet else None))
+        if len(held) > 1:
+            raise InputError("recorder: the ranks hold different trials' sheets; start them by one command")
+        if sheet is not None:
+            ours = {name: getattr(sheet, name) for name in ("trial_id", "session_id", "measure")}
+            self.spec = self.spec.model_copy(update=ours)
 
     def batches(self, source: Iterable[Batch]) -> Iterator[Batch]:
         """The same batches; the time spent waiting for them is recorded."""

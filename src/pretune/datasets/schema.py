@@ -25,6 +25,7 @@ from pretune.errors import StoreError
 SCHEMA_VERSION = 1
 VERSION_KEY = b"pretune.schema_version"
 
+HOW_IT_RAN = ("measure.", "script.")  # prefixes of columns that say nothing of a configuration
 # field of Trial -> column prefix; ``knobs`` is open too, since users declare knobs of their own
 OPEN = {"knobs": "knob.", "counters": "counter.", "missing": "missing.", "software": "software."}
 OPEN_TYPES = {"counters": pa.float64(), "missing": pa.string(), "software": pa.string()}

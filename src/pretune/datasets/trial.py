@@ -19,6 +19,7 @@ from pydantic import (
 
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform, StatedPlatform
+from pretune.datasets.script import Script
 from pretune.datasets.spec import Spec
 from pretune.datasets.stated import StatedWorkload
 from pretune.datasets.workload import Workload
@@ -55,6 +56,11 @@ class Measure(Spec):
                 raise ValueError(f"min_{kind} {least} exceeds max_{kind} {most}; lower it or raise the other")
         return self
 
+    @property
+    def most_steps(self) -> int:
+        """Optimizer steps with which every measurement comes to its end."""
+        return self.max_warmup_windows + self.max_windows
+
 
 class StatedTrial(Spec):
     """What was run, by pretune or by others, as far as its source states it."""
@@ -68,6 +74,7 @@ class StatedTrial(Spec):
     knobs: Knobs
     seed: NonNegativeInt = 0
     measure: Measure = Measure()
+    script: Script = Script()
 
 
 class TrialSpec(StatedTrial):
@@ -86,6 +93,7 @@ class Trial(StatedTrial):
     comes from batch means over ``window_times_s``. Memory is the largest rank's.
     ``warm`` says that the ranks were forked from a process that had its libraries imported.
     ``stopped_early``: its windows are fewer because it was clearly slower than another trial.
+    ``scheduler_job`` is what it ran in, by the scheduler's own name (``slurm:4711``).
     A ``purpose`` of ``diagnostic``: something that slows it was read beside it; nobody learns from its speed.
     Open fields: ``counters`` (name -> rank 0's reading over the measured windows), ``missing``
     (counter provider -> why it gave nothing), ``software`` (component -> version).
@@ -112,6 +120,7 @@ class Trial(StatedTrial):
     hosts: list[str] = Field(default_factory=list)
     warm: bool | None = None
     stopped_early: bool | None = None
+    scheduler_job: str | None = None
     source: str = "pretune"
     counters: dict[str, float | None] = Field(default_factory=dict)
     missing: dict[str, str] = Field(default_factory=dict)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import pretune
-from pretune.datasets.schema import core_schema, knob_types
+from pretune.datasets.schema import HOW_IT_RAN, core_schema, knob_types
 from pretune.datasets.spec import Spec
 from pretune.datasets.trial import TrialSpec
 from pretune.errors import InputError
@@ -128,7 +128,7 @@ def input_columns() -> dict[str, pa.DataType]:
     """Name -> Arrow type of the columns that a prediction may read."""
     core = {field.name: field.type for field in core_schema()}
     known = {name: kind for name, kind in core.items() if name == "framework" or "." in name}
-    return {**{n: kind for n, kind in known.items() if not n.startswith("measure.")}, **knob_types()}
+    return {**{n: kind for n, kind in known.items() if not n.startswith(HOW_IT_RAN)}, **knob_types()}
 
 
 def _required(spec: type[Spec], prefix: str = "") -> set[str]:

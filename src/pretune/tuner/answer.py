@@ -13,9 +13,10 @@ from pretune.datasets.frameworks import Framework
 from pretune.datasets.frameworks import framework as find_framework
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform
-from pretune.datasets.trial import Trial
+from pretune.datasets.trial import Trial, TrialSpec
 from pretune.datasets.workload import Workload
 from pretune.tuner.job import JobSpec
+from pretune.tuner.launch import own_script
 from pretune.tuner.reasons import Reasons
 from pretune.tuner.rehearsal import Rehearsal
 from pretune.tuner.remedy import Failure
@@ -116,8 +117,25 @@ class Answer:
             return {}
         declared, knobs = find_framework(self.job.framework), self.comparison.recommended.knobs
         workload, platform = self.job.workload(), self.state.platform
-        script = launch_script(declared, workload, platform, knobs, self.interfaces)
+        if self.job.command.run is None:
+            script = launch_script(declared, workload, platform, knobs, self.interfaces)
+        else:
+            script = own_script(self._sheet(knobs), _exports(platform, knobs, self.interfaces))
         return {**declared.files_to_use(workload, platform, knobs), "launch.sh": script}
+
+    def _sheet(self, knobs: Knobs) -> TrialSpec:
+        """What a trial of ``knobs`` would be given."""
+        job = self.job
+        return TrialSpec(
+            trial_id="best",
+            workload=job.workload(),
+            platform=self.state.platform,
+            framework=job.framework,
+            knobs=knobs,
+            seed=job.seed,
+            measure=job.measure,
+            script=job.command,
+        )
 
     # -- words --------------------------------------------------------------------
     def metrics(self) -> dict[str, float]:
@@ -190,11 +208,6 @@ def launch_script(
     interfaces: Sequence[str | None] = (),
 ) -> str:
     """A shell script that starts a user's own training script under the best configuration."""
-    environment = {"OMP_NUM_THREADS": str(knobs.threads_per_rank or 1), **knobs.environment()}
-    if platform.backend == "gloo":
-        environment["DS_ACCELERATOR"] = "cpu"
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
-    exports = [*_interface_exports(interfaces), *exports]  # a knob may name another interface
     torchrun = f"exec torchrun --nproc_per_node {platform.devices_per_node}"
     if platform.nodes > 1:
         torchrun += (
@@ -211,7 +224,16 @@ def launch_script(
     ]
     if platform.nodes > 1:
         lines.append("# Run it on every node, with NODE_RANK (0, 1, ...) and MASTER_ADDR (node 0) set.")
-    return "\n".join([*lines, *exports, f'{torchrun} "$@"', ""])
+    return "\n".join([*lines, *_exports(platform, knobs, interfaces), f'{torchrun} "$@"', ""])
+
+
+def _exports(platform: Platform, knobs: Knobs, interfaces: Sequence[str | None]) -> list[str]:
+    """The environment that the trials had."""
+    environment = {"OMP_NUM_THREADS": str(knobs.threads_per_rank or 1), **knobs.environment()}
+    if platform.backend == "gloo":
+        environment["DS_ACCELERATOR"] = "cpu"
+    named = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    return [*_interface_exports(interfaces), *named]  # a knob may name another interface
 
 
 def _interface_exports(interfaces: Sequence[str | None]) -> list[str]:

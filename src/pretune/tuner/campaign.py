@@ -119,6 +119,7 @@ class Campaign:
                 knobs=knobs,
                 seed=self.job.seed,
                 measure=self.job.measure,
+                script=self.job.command,
             )
             for suffix, purpose, knobs in turns
         ]

@@ -11,17 +11,20 @@ from typing import Annotated, Any, Literal, Self
 import polars as pl
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from pretune.collector.reading import LOGS
 from pretune.datasets.frameworks import framework as find_framework
 from pretune.datasets.knobs import Knobs, KnobValue
 from pretune.datasets.platform import Platform
 from pretune.datasets.schema import to_table
+from pretune.datasets.script import Script
 from pretune.datasets.spec import Spec, read_yaml
 from pretune.datasets.stated import Precision
 from pretune.datasets.store import FILE, FILE_ROW, TrialStore, shipped_history
-from pretune.datasets.trial import Measure
+from pretune.datasets.trial import Measure, Status
 from pretune.datasets.workload import ModelSpec, Workload
 from pretune.errors import IllegalKnobs, InputError
 from pretune.model.plausibility import examine
+from pretune.tuner.arrival import check_knobs_arrive, check_placeholders
 from pretune.tuner.budget import Budget
 from pretune.tuner.space import Candidates, Space
 from pretune.tuner.verify import Verify
@@ -50,6 +53,8 @@ class JobSpec(Spec):
     ``platform``: ``auto`` (this machine), a YAML file, or the fields of a Platform.
     ``launcher``: ``local: {devices: 2}`` (or ``auto``), ``hosts: [...]``, or ``replay: STORE``.
     ``global_batch_tokens``: what an optimizer step takes; several are tuned in turn, and shown side by side.
+    ``command``: what trains, where it is not pretune's own program: a command line, a list of words, or the
+    fields of a :class:`~pretune.datasets.script.Script`; it runs in the folder of the job's file.
     ``space``, ``constraints``, ``allow_numerics``: see :class:`~pretune.tuner.space.Space`.
     ``default``: knobs that make up the configuration to compare with, where it is not the
     framework's own. ``verify_pairs``: how often winner and defaults are run again, in turn.
@@ -69,6 +74,7 @@ class JobSpec(Spec):
     framework: str = "deepspeed"
     platform: Literal["auto"] | Platform = "auto"
     launcher: dict[str, Any]
+    command: Script = Script()
     space: dict[str, list[KnobValue] | KnobValue]
     constraints: tuple[str, ...] = ()
     allow_numerics: bool = False
@@ -117,6 +123,8 @@ class JobSpec(Spec):
         """What can be said of ``space`` and ``default`` before the platform is known."""
         declared, workload = find_framework(self.framework), self.workload(where)
         self._space(self.space, f"{where}: space").check_knobs(declared, workload, f"{where}: space")
+        if self.command.run is not None:
+            check_placeholders(self.command, declared, workload, self.space, where)
         if self.default.settings():
             stock = self._space(self.default.settings(), f"{where}: default")
             stock.check_knobs(declared, workload, f"{where}: default")
@@ -157,7 +165,11 @@ class JobSpec(Spec):
     def candidates(self, platform: Platform) -> Candidates:
         """The space on ``platform``, enumerated."""
         where = f"job {self.name}: space"
-        return self.space_of_knobs().candidates(self.workload(), platform, self.framework, where)
+        found = self.space_of_knobs().candidates(self.workload(), platform, self.framework, where)
+        if self.command.run is not None:
+            named = {*self.space, *self.default.settings()}
+            check_knobs_arrive(self.command, named, found, self.default_knobs(platform), where)
+        return found
 
     def space_of_knobs(self) -> Space:
         """``space`` and ``constraints`` as one."""
@@ -165,6 +177,7 @@ class JobSpec(Spec):
 
     def _space(self, knobs: Mapping[str, Any], where: str, constraints: Collection[str] = ()) -> Space:
         given = {"knobs": knobs, "constraints": constraints, "allow_numerics": self.allow_numerics}
+        given["own_script"] = self.command.run is not None
         return Space.from_mapping(given, where)
 
     def default_knobs(self, platform: Platform, where: str | None = None) -> Knobs:
@@ -178,9 +191,10 @@ class JobSpec(Spec):
     def resolved(self, platform: Platform, settings: Mapping[str, Any], where: str) -> Knobs:
         """A configuration with its derived values; raises :class:`InputError` naming ``where`` when it cannot
         run on ``platform``."""
-        declared = find_framework(self.framework)
+        declared, own_script = find_framework(self.framework), self.command.run is not None
+        knobs = Knobs.from_mapping(dict(settings), where)
         try:
-            return declared.resolve(self.workload(), platform, Knobs.from_mapping(dict(settings), where))
+            return declared.resolve(self.workload(), platform, knobs, own_script)
         except IllegalKnobs as error:
             raise InputError(f"{where}: {error}") from None
 
@@ -204,11 +218,14 @@ def read_history(
     path: str | Path, exclude_platforms: Collection[str] = (), note: Callable[[str], None] | None = None
 ) -> pl.DataFrame:
     """The trials of a store's folder, or of the one that ships (``shipped``), without those that are wrong,
-    and without those whose throughput is that of a diagnosis.
+    those that were interrupted, and those whose throughput is that of a diagnosis.
 
     ``note`` is told in a line how many were set aside, and why.
     """
-    frame = find_store(path).frame(places=True).filter(pl.col("purpose").ne_missing("diagnostic"))
+    frame = find_store(path).frame(places=True)
+    frame = frame.filter(
+        pl.col("purpose").ne_missing("diagnostic"), pl.col("status") != str(Status.INTERRUPTED)
+    )
     if frame.is_empty():
         raise InputError(f"history {path}: holds no trials; name a folder or URL with platform=*/*.parquet")
     known = frame["platform.name"].unique().sort().to_list()
@@ -251,6 +268,16 @@ def _history(value: Any, folder: Path, where: str) -> History:
     return history.model_copy(update={"path": _store_place(folder, history.path)})
 
 
+def _command(value: Any, folder: Path, where: str) -> Script:
+    script = Script.from_mapping(value, where)
+    if script.log_format not in (None, *LOGS):
+        known = ", ".join(LOGS)
+        raise InputError(
+            f"{where}: log_format: {script.log_format!r} is nothing that training prints; known: {known}"
+        )
+    return script.model_copy(update={"folder": str((folder / script.folder).resolve())})
+
+
 def _launcher(value: Any, folder: Path, where: str) -> Any:
     if not isinstance(value, dict):
         raise InputError(f"{where}: is no mapping; give one such as local: {{devices: 2}}")
@@ -267,4 +294,5 @@ _LOADERS: dict[str, Callable[[Any, Path, str], Any]] = {
     "platform": _platform,
     "history": _history,
     "launcher": _launcher,
+    "command": _command,
 }

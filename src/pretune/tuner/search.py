@@ -51,6 +51,7 @@ class Sheets:
             knobs=knobs,
             seed=self.job.seed,
             measure=self.job.measure,
+            script=self.job.command,
         )
 
 

@@ -19,7 +19,8 @@ from pretune.collector.evidence import read_json, write_json
 from pretune.collector.launchers import launcher_for
 from pretune.collector.launchers.base import Launcher
 from pretune.collector.launchers.groups import divided
-from pretune.collector.launchers.hosts import HostsLauncher
+from pretune.collector.launchers.hosts import LocalLauncher
+from pretune.collector.launchers.ranks import RanksLauncher
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Accelerator, Platform
 from pretune.datasets.store import TrialStore
@@ -31,6 +32,7 @@ from pretune.tuner.budget import Spending, in_words
 from pretune.tuner.fitting import track_session_surrogate
 from pretune.tuner.job import MAY_CHANGE, JobSpec, find_store
 from pretune.tuner.journal import Journal
+from pretune.tuner.prospect import check_here, lacking_memory
 from pretune.tuner.reasons import Reasons, reasons
 from pretune.tuner.rehearsal import Rehearsal, rehearse
 from pretune.tuner.remedy import Failure, failure
@@ -84,7 +86,7 @@ def open_session(job: JobSpec, out: Path, watcher: Watcher) -> Iterator[Opened]:
                     "between runs); name another folder with --out"
                 )
             watcher.note(f"going on with session {state.id} in {out}")
-        _check_launcher(job, state.platform, launcher)
+        check_launcher(job, state.platform, launcher)
         write_json(path, state.model_dump(mode="json"))
         yield Opened(state, launchers)
 
@@ -100,21 +102,20 @@ def _new_state(job: JobSpec, launcher: Launcher, watcher: Watcher) -> SessionSta
     )
 
 
-def _check_launcher(job: JobSpec, platform: Platform, launcher: Launcher) -> None:
+def check_launcher(job: JobSpec, platform: Platform, launcher: Launcher) -> None:
     """Raises :class:`InputError` where the launcher cannot be on the platform: its ranks, its backend."""
     from pretune.collector.detect import detect_backend
 
-    if not isinstance(launcher, HostsLauncher):
+    reach = launcher.reach
+    if reach is None:
         return
-    nodes, ranks = len(launcher.hosts), launcher.hosts[0].ranks
-    if (nodes, ranks) != (platform.nodes, platform.devices_per_node):
+    if (reach.nodes, reach.ranks) != (platform.nodes, platform.devices_per_node):
         raise InputError(
-            f"job {job.name}: launcher: starts {ranks} ranks on each of {nodes} hosts, but platform "
-            f"{platform.name} has devices_per_node {platform.devices_per_node} and nodes {platform.nodes}; "
-            "make them agree"
+            f"job {job.name}: launcher: starts {reach.ranks} ranks on each of {reach.nodes} hosts, but "
+            f"platform {platform.name} has devices_per_node {platform.devices_per_node} and nodes "
+            f"{platform.nodes}; make them agree"
         )
-    here = not any(host.prefix for host in launcher.hosts)
-    if here and platform.backend == "nccl" and detect_backend() != "nccl":
+    if reach.here and platform.backend == "nccl" and detect_backend() != "nccl":
         raise InputError(
             f"job {job.name}: platform {platform.name}: backend: is nccl, but this machine has no GPU; "
             "use gloo, or a launcher that reaches GPUs"
@@ -154,6 +155,7 @@ class TuningSession:
             default = self.job.default_knobs(self.state.platform)
             if len(opened.launchers) > 1 and "local" in self.job.launcher:
                 self.watcher.note(SHARED.format(self.job.parallel))
+            self._look_ahead(opened.launcher, default)
             self._begin_tracking()
             store, runs = TrialStore(self.out / "trials"), self.out / "runs"
             self.runner = TrialRunner(
@@ -172,7 +174,7 @@ class TuningSession:
             self.watcher.expect(0)
         if tuner.trials and (learned := tuner.strategy.fitted()) is not None:
             track_session_surrogate(learned, tuner.trials, runs, self.out / "surrogate", self.tracker)
-        hosts = opened.launcher.hosts if isinstance(opened.launcher, HostsLauncher) else []
+        reach = opened.launcher.reach
         answer = Answer(
             self.job,
             self.state,
@@ -185,7 +187,7 @@ class TuningSession:
             self._failure(tuner, history) if comparison is None else None,
             self._reasons(tuner, comparison, default) if comparison else None,
             rehearsal,
-            [host.interface for host in hosts],
+            reach.interfaces if reach else (),
         )
         self.tracker.session_ended(self.state.id, answer.metrics(), answer.write(), answer.markdown())
         return answer
@@ -208,6 +210,13 @@ class TuningSession:
         roles = (comparison.winner, comparison.default, comparison.careful)
         compared = [trial for role in roles if role for trial in role.trials]
         return reasons(tuner, varied, comparison.recommended.knobs, default, compared)
+
+    def _look_ahead(self, launcher: Launcher, default: Knobs) -> None:
+        """What can be told before a trial is spent; ``pretune preflight`` looks at the hosts too."""
+        if isinstance(launcher, LocalLauncher):
+            check_here(self.sheets("ahead", "default", default), self.out / "runs")
+        if (lacking := lacking_memory(self.candidates, default)) is not None:
+            self.watcher.note(f"warning: {lacking.problem}")
 
     def _begin_tracking(self) -> None:
         none = self.job.history.path == "none"
@@ -257,6 +266,8 @@ def launchers_of(job: JobSpec, folder: Path) -> list[Launcher]:
     settings = job.launcher
     if settings.get("local") == {"devices": "auto"}:
         settings = settings | {"local": {"devices": local_devices(backend)}}
+    if job.command.run is not None and "replay" not in settings:
+        settings = {"warm": False} | settings  # nothing is forked that needs torch
     whole = launcher_for(settings, folder, backend)  # says what is wrong with it before it is divided
     if job.parallel == 1:
         return [whole]
@@ -269,15 +280,14 @@ def find_platform(job: JobSpec, launcher: Launcher) -> Platform:
 
     if job.platform != "auto":
         return job.platform
-    if not isinstance(launcher, HostsLauncher):
-        raise InputError(f"job {job.name}: platform: auto needs launcher local or hosts; name the platform")
-    ranks, nodes = launcher.hosts[0].ranks, len(launcher.hosts)
+    if not isinstance(launcher, RanksLauncher):
+        raise InputError(f"job {job.name}: platform: auto needs a launcher of ranks; name the platform")
     unprobed = Platform(
         name="unprobed",
         accelerator=Accelerator(name="unknown"),
-        devices_per_node=ranks,
-        nodes=nodes,
-        backend=launcher.backend,
+        devices_per_node=launcher.reach.ranks,
+        nodes=launcher.reach.nodes,
+        backend=launcher.reach.backend,
     )
     job.default_knobs(unprobed)  # what is wrong with it is said before seconds are spent
     return detect_platform(launcher)

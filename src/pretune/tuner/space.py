@@ -16,7 +16,7 @@ from pretune.datasets.frameworks import framework as find_framework
 from pretune.datasets.frameworks.base import Framework
 from pretune.datasets.knobs import Knobs, KnobValue
 from pretune.datasets.platform import Platform
-from pretune.datasets.schema import core_schema, flatten
+from pretune.datasets.schema import HOW_IT_RAN, core_schema, flatten
 from pretune.datasets.spec import Spec
 from pretune.datasets.trial import TrialSpec
 from pretune.datasets.workload import Workload
@@ -90,7 +90,11 @@ class Candidates:
         )
         of_the_run = {"trial_id", "session_id", "purpose", "seed"}
         row = flatten(spec)
-        return {n: v for n, v in row.items() if n not in of_the_run and not n.startswith("measure.")}
+        return {n: v for n, v in row.items() if n not in of_the_run and not n.startswith(HOW_IT_RAN)}
+
+    def values(self) -> dict[str, list[KnobValue | None]]:
+        """The different values of each knob."""
+        return {name: self._table[name].unique().to_list() for name in self._table.columns}
 
     def alike(self, settings: Mapping[str, KnobValue], names: Collection[str]) -> list[int]:
         """The rows that have these settings of the knobs in ``names``."""
@@ -254,6 +258,8 @@ class Space(Spec):
             if name.startswith("env."):
                 continue
             knob = declared.knobs.get(name)
+            if knob is None and self.own_script:
+                continue  # whether the script takes it is for the job to say
             if knob is None:
                 known = ", ".join(declared.knobs)
                 raise InputError(f"{where}: {name} is no knob of {declared.name}; known: {known}, env.NAME")

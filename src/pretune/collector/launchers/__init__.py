@@ -8,8 +8,12 @@ from typing import Any
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from pretune.collector.launchers.agents import Host
 from pretune.collector.launchers.base import Handle, Launcher
-from pretune.collector.launchers.hosts import STALL_S, Host, HostsLauncher, LocalLauncher
+from pretune.collector.launchers.hosts import HostsLauncher, LocalLauncher
+from pretune.collector.launchers.ranks import STALL_S
+from pretune.collector.launchers.ray import RayLauncher, RaySettings
+from pretune.collector.launchers.slurm import SlurmLauncher, SlurmSettings
 from pretune.datasets.spec import Spec
 from pretune.errors import InputError
 
@@ -52,6 +56,20 @@ class _Hosts(_OfRanks):
         return HostsLauncher(self.hosts, folder, **self.options(backend))
 
 
+class _Slurm(_OfRanks):
+    slurm: SlurmSettings
+
+    def open(self, folder: Path, backend: str) -> Launcher:
+        return SlurmLauncher(self.slurm, folder, **self.options(backend))
+
+
+class _Ray(_OfRanks):
+    ray: RaySettings
+
+    def open(self, folder: Path, backend: str) -> Launcher:
+        return RayLauncher(self.ray, folder, **self.options(backend))
+
+
 class _Replay(_Settings):
     replay: str
 
@@ -62,14 +80,21 @@ class _Replay(_Settings):
         return ReplayLauncher(TrialStore(self.replay), folder)
 
 
-_KINDS: dict[str, type[_Settings]] = {"local": _Local, "hosts": _Hosts, "replay": _Replay}
+_KINDS: dict[str, type[_Settings]] = {
+    "local": _Local,
+    "hosts": _Hosts,
+    "slurm": _Slurm,
+    "ray": _Ray,
+    "replay": _Replay,
+}
 
 
 def launcher_for(settings: dict[str, Any], folder: str | Path, backend: str = "gloo") -> Launcher:
     """The launcher that ``settings`` asks for, keeping each trial's files under ``folder``.
 
-    ``{local: {devices: 2}}``, ``{hosts: [{address: ..., prefix: [...]}, ...]}`` or
-    ``{replay: STORE}``; ``warm`` and ``stall_s`` (seconds) beside ``local`` and ``hosts``.
+    ``{local: {devices: 2}}``, ``{hosts: [{address: ..., prefix: [...]}, ...]}``,
+    ``{slurm: {nodes: 2, ranks: 8}}``, ``{ray: {nodes: 2, ranks: 8}}`` or ``{replay: STORE}``; ``warm``
+    and ``stall_s`` (seconds) beside all but the last.
     Raises :class:`InputError` naming the field.
     """
     kinds = [kind for kind in _KINDS if kind in settings]

@@ -20,8 +20,25 @@ class Handle:
     folder: Path
 
 
+@dataclass(frozen=True)
+class Reach:
+    """Where a launcher starts ranks: ``ranks`` on each of ``nodes``, which talk over ``backend``.
+
+    ``interfaces``: the network interface that each node was told to use, where any was.
+    ``here``: on this machine alone, so that its devices are the ranks'.
+    """
+
+    nodes: int
+    ranks: int
+    backend: str
+    interfaces: tuple[str | None, ...] = ()
+    here: bool = False
+
+
 class Launcher(ABC):
     """``submit`` a trial, ``poll`` until it ended, ``kill`` it. Use as a context manager."""
+
+    reach: Reach | None = None  # None: it starts no ranks
 
     @abstractmethod
     def submit(self, spec: TrialSpec) -> Handle:

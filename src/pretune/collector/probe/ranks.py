@@ -34,7 +34,7 @@ def run(folder: Path) -> int:
     torch.set_num_threads(1)
     enter_control_groups(LIMITS_CPU)
     plan = Plan(**read_json(folder / PLAN))
-    with _process_group() as device:
+    with process_group() as device:
         told = _Progress(folder)
         own = _own_figures(plan, device, told)
         everyone: list[Any] = [None] * dist.get_world_size()
@@ -46,7 +46,7 @@ def run(folder: Path) -> int:
 
 
 @contextmanager
-def _process_group() -> Iterator[Any]:
+def process_group() -> Iterator[Any]:
     """Joined to all ranks, by NCCL (on AMD GPUs RCCL) or gloo; the torch device of this one."""
     import torch
     import torch.distributed as dist

@@ -95,6 +95,10 @@ class Framework(ABC):
         """The same for a user's own script: without what is the script's to choose."""
         return self.files(workload, platform, knobs)
 
+    def files_to_follow(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:
+        """The same where a trial runs that script: the framework prints its steps, if a file can say so."""
+        return self.files_to_use(workload, platform, knobs)
+
     def told(self, workload: Workload, knobs: Knobs) -> dict[str, KnobValue]:
         """What no file carries: a user's own script has to do it."""
         names = ("activation_checkpointing", "attention", "compile")

@@ -152,6 +152,10 @@ class DeepSpeed(Framework):
         """Without an optimizer: DeepSpeed would train with its learning rate, silently."""
         return _file(self.config(workload, knobs))
 
+    def files_to_follow(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:
+        """With a line of the throughput timer at every step: DeepSpeed 0.19 is silent unless told."""
+        return _file(self.config(workload, knobs) | {"steps_per_print": 1, "log_level": "info"})
+
     def told(self, workload: Workload, knobs: Knobs) -> dict[str, KnobValue]:
         return {"optimizer": _optimizer_class(workload, knobs), **super().told(workload, knobs)}
 
