@@ -331,5 +331,5 @@ def test_a_default_that_cannot_run_is_refused_before_the_machine_is_probed(run, 
 
 
 def test_auto_needs_a_launcher_that_runs(run):
-    with pytest.raises(InputError, match="platform: auto needs launcher local or hosts"):
+    with pytest.raises(InputError, match="platform: auto needs a launcher of ranks"):
         run(platform="auto")
