@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -26,14 +27,14 @@ WORKLOADS = {
 }
 
 
-def case(zero_stage=1, precision="fp32", name="deepspeed", **knobs):
+def case(zero_stage=1, precision="fp32", name="deepspeed", platform=PLATFORM, **knobs):
     if name == "deepspeed":
         knobs["zero_stage"] = zero_stage
     return TrialSpec(
         trial_id="case",
         framework=name,
         workload=WORKLOADS[precision],
-        platform=PLATFORM,
+        platform=platform,
         knobs=Knobs(**{"micro_batch": 4} | knobs),
     )
 
@@ -94,18 +95,37 @@ CASES = {
 }
 
 
+FOUR = PLATFORM.model_copy(update={"devices_per_node": 4})
+# in this order: DeepSpeed's groups for tp outlive an engine, those of a pipeline replace them
+SPLIT = {
+    **{f"tp zero {stage}": case(stage, platform=FOUR, tp=2, micro_batch=2) for stage in range(3)},
+    **{f"tp zero {stage} bf16": case(stage, "bf16", platform=FOUR, tp=2) for stage in range(3)},
+    "tp full": case(platform=FOUR, tp=2, activation_checkpointing="full"),
+    **{f"pp zero {stage}": case(stage, platform=FOUR, pp=2, micro_batch=2) for stage in range(2)},
+    **{f"pp zero {stage} bf16": case(stage, "bf16", platform=FOUR, pp=2) for stage in range(2)},
+    "tp pp": case(platform=FOUR, tp=2, pp=2, micro_batch=2),
+    "tp pp bf16": case(0, "bf16", platform=FOUR, tp=2, pp=2, micro_batch=2),
+    "tp pp full": case(platform=FOUR, tp=2, pp=2, activation_checkpointing="full"),
+}
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     return effects(tmp_path_factory.mktemp("effects"), CASES)
 
 
-def effects(folder, tried):
-    """What each case that is ``tried`` did on two ranks."""
+@pytest.fixture(scope="module")
+def found_split(tmp_path_factory):
+    return effects(tmp_path_factory.mktemp("split"), SPLIT, ranks=4)
+
+
+def effects(folder, tried, ranks=2):
+    """What each case that is ``tried`` did on rank 0."""
     pytest.importorskip("deepspeed")
     cases, results = folder / "cases.json", folder / "results.json"
     cases.write_text(json.dumps([json.loads(spec.model_dump_json()) for spec in tried.values()]))
     program = Path(__file__).parent / "programs" / "knob_effects.py"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
     run = subprocess.run(
         [*command, str(program), str(cases), str(results)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
@@ -121,7 +141,10 @@ def declared(spec):
     chosen = framework(spec.framework)
     knobs = chosen.resolve(spec.workload, spec.platform, spec.knobs)
     issued = chosen.collectives(spec.workload, spec.platform, knobs)
-    return {each.op: [each.calls, each.bytes] for each in issued}
+    total = defaultdict(lambda: [0, 0])
+    for each in issued:
+        total[each.op] = [total[each.op][0] + each.calls, total[each.op][1] + each.bytes]
+    return dict(total)
 
 
 # the declaration is exact but for a scalar's width here, and for the order in which few weights are fetched
@@ -132,6 +155,11 @@ EXACT = [n for n, spec in CASES.items() if spec.framework == "deepspeed" and n n
 @pytest.mark.parametrize("name", EXACT)
 def test_the_collectives_are_those_that_the_framework_declares(found, name):
     assert found[name]["collectives"] == declared(CASES[name])
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_the_collectives_of_tp_and_pp_are_those_that_the_framework_declares(found_split, name):
+    assert found_split[name]["collectives"] == declared(SPLIT[name])
 
 
 @pytest.mark.parametrize("name", ROUGH)

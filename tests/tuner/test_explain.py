@@ -10,6 +10,7 @@ import pytest
 from pretune.datasets import Accelerator, Knobs, ModelSpec, Platform, Trial, Workload
 from pretune.errors import InputError
 from pretune.tuner.explain import explain
+from pretune.tuner.portability.table import Problem
 
 HERE = Platform(name="here", accelerator=Accelerator(name="gpu"), devices_per_node=2)
 WORKLOAD = Workload(
@@ -86,6 +87,16 @@ def test_too_few_pairs_tell_nothing():
     found = effects(lambda a, **_: 10.0 * a, a=[1, 2], b=[1, 2])
     assert found["a", 2].pairs == 2
     assert found["a", 2].ratio is None
+
+
+def test_a_knob_that_is_switched_off_or_unset_is_shown_as_such(monkeypatch):
+    told = trials(lambda a, b: 10.0 + 5 * (not a) + 3 * (b == 2), a=[True, False], b=[1, 2])
+    extra = trials(lambda b: 20.0 * b, b=[1])[0].model_copy(update={"trial_id": "unset"})
+    stock = told[0].knobs
+    monkeypatch.setattr(Problem, "default", lambda self, _: self.row(stock))
+    (found,) = explain([*told, extra])
+    assert found.alone == [("a", None, 2.0), ("a", False, 1.5), ("b", 2, 1.3)]
+    assert found.best == {}
 
 
 def test_a_platform_without_trials_is_refused():

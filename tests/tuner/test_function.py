@@ -4,10 +4,12 @@ import itertools
 import statistics
 
 import numpy as np
+import polars as pl
 import pytest
 
 import pretune
 from pretune.datasets.platform import Accelerator, Platform
+from pretune.datasets.tuning_table import SPEED
 from pretune.errors import InputError
 from pretune.tuner.space import Space
 
@@ -80,3 +82,43 @@ def test_the_tuner_takes_a_space_a_workload_and_a_platform(workload):
     assert tuner.best() is None
     with pytest.raises(InputError, match="no knob"):
         pretune.Tuner({"micro_bach": [1]}, workload, cluster)
+
+
+def test_values_are_whatever_holds_several():
+    space = {"a": range(1, 3), "b": (1, 2), "c": np.array([8, 16]), "d": 4, "e": "one"}
+    assert Space.of(space).knobs == {"a": [1, 2], "b": [1, 2], "c": [8, 16], "d": [4], "e": ["one"]}
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"space": [1, 2]}, "space: is a list; give values by knob"),
+        ({"space": {"Y": [1, 2]}}, "the function cannot be called with its knobs"),
+        ({"trials": 0}, "trials: 0 is less than 1"),
+        ({"history": "shipped"}, "history: is a str; give a polars frame"),
+        ({"history": pl.DataFrame({"knob.X": [1]})}, "column platform.name is missing"),
+        ({"history": pl.DataFrame({"platform.name": ["a"], "knob.X": [1]})}, f"column {SPEED} is missing"),
+        ({"history": pl.DataFrame({"platform.name": ["a"], SPEED: [1.0]})}, "needs a column of knob.X"),
+        ({"function": lambda X: None}, "returned None: give seconds or a rate"),  # noqa: ARG005
+    ],
+)
+def test_a_mistake_is_one_line_and_no_failed_call(asked, says):
+    given = {"function": lambda X: 1.0 * X, "space": {"X": [1, 2]}} | asked
+    with pytest.raises(InputError, match=says):
+        pretune.tune_function(given.pop("function"), given.pop("space"), **given)
+
+
+def test_a_tuner_is_told_a_speed_or_a_failure(workload, target):
+    tuner = pretune.Tuner({"micro_batch": [1, 2, 4]}, workload, target)
+    first, second = tuner.ask(2)
+    tuner.tell(first, 100.0)
+    tuner.tell(second.knobs, cause="out of memory")
+    assert tuner.best().knobs == first.knobs
+    assert [trial.cause for trial in tuner.trials] == [None, "out of memory"]
+    (third,) = tuner.ask()
+    assert third.knobs not in (first.knobs, second.knobs)
+    for wrong, speed, says in ((100.0, None, "tell: is given a float"), (first, -1.0, "tell: tokens_per_s")):
+        with pytest.raises(InputError, match=says):
+            tuner.tell(wrong, speed)
+    with pytest.raises(InputError, match=r"platform: is a str; give a pretune\.Platform"):
+        pretune.Tuner({"micro_batch": [1]}, workload, "mine")

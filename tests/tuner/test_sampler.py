@@ -1,5 +1,7 @@
 """pretune's sampler in Optuna itself."""
 
+import pickle
+
 import optuna
 import pytest
 
@@ -73,3 +75,15 @@ def test_two_objectives_are_refused():
     study = optuna.create_study(directions=["minimize", "minimize"], sampler=PretuneSampler(None, SPACE))
     with pytest.raises(InputError, match="one objective"):
         study.ask().suggest_int("warps", 1, 8)
+
+
+def test_several_threads_ask_in_turn(kernel, objective):
+    study = optuna.create_study(sampler=PretuneSampler(kernel.history))
+    study.optimize(objective, n_trials=8, n_jobs=4, catch=(MemoryError,))
+    assert len(study.trials) == 8
+    assert pickle.loads(pickle.dumps(study.sampler)).name == "here"
+
+
+def test_a_history_that_is_none_is_refused_at_once():
+    with pytest.raises(InputError, match="history: is a str"):
+        PretuneSampler("shipped")

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pretune.cli.options import Json, print_json
+
+if TYPE_CHECKING:
+    from pretune.tuner.portability.replay import Progress
+
+PRINT_S = 30.0  # between two lines of progress where there is no terminal
 
 
 def portability(
@@ -30,7 +38,8 @@ def portability(
 
     trials: list[Trial] = list(find_store(history).trials())
     wanted = [name.strip() for name in platforms.split(",")] if platforms else []
-    found = judged(trials, wanted, budget, seeds, lambda text: print(text, file=sys.stderr))
+    with replay_progress(budget) as progress:
+        found = judged(trials, wanted, budget, seeds, progress)
     files = []
     if plot is not None:
         from pretune.model.plots import cascade_plot
@@ -51,3 +60,28 @@ def portability(
         show_portability(found)
         for name in files:
             print(f"cascade: {name}")
+
+
+@contextmanager
+def replay_progress(budget: int) -> Iterator[Progress]:
+    """Says how many replays there will be before the first one, and then how long the rest takes."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    said_s = -PRINT_S
+    with Bar(console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(f"replaying {budget} trials", visible=False)
+
+        def told(done: int, of: int, left_s: float | None) -> None:
+            nonlocal said_s
+            bar.update(task, completed=done, total=of, visible=True)
+            if left_s is None:
+                text = f"{of} replays of {budget} trials for pretune's own policy; --budget 0 leaves them out"
+                console.print(text, highlight=False, soft_wrap=True)
+            elif not console.is_terminal and time.monotonic() - said_s >= PRINT_S:
+                said_s = time.monotonic()
+                text = f"{done} of {of} replays done, about {left_s / 60:.1f} minutes left"
+                print(text, file=sys.stderr, flush=True)
+
+        yield told

@@ -148,7 +148,11 @@ def show_communication(result: dict[str, Any]) -> None:
                 sent["bytes"] / 1e6,
                 sent["seconds"],
             )
-            table.add_row(sent["op"], f"{sent['calls']:,}", *(f"{figure:,.4g}" for figure in message))
+            table.add_row(
+                f"{sent['op']} ({sent['group']})",
+                f"{sent['calls']:,}",
+                *(f"{figure:,.4g}" for figure in message),
+            )
         if not each["collectives"]:
             table.add_row("nothing is sent")
         console.print(table)

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from pretune.datasets.knobs import KnobValue
 from pretune.tuner.explain import Insight
 
 
@@ -37,7 +38,7 @@ def show_insights(found: list[Insight]) -> None:
                 )
                 table.add_row(
                     effect.knob,
-                    f"{effect.reference} to {effect.value}",
+                    f"{_value(effect.reference)} to {_value(effect.value)}",
                     _ratio(effect.ratio),
                     str(effect.pairs),
                     _range(effect.low, effect.high),
@@ -48,7 +49,7 @@ def show_insights(found: list[Insight]) -> None:
         if each.predicted:
             table = _table(f"{title}: predicted, too few pairs", "configurations", "nine tenths within")
             for guess in each.predicted:
-                change = f"{guess.reference} to {guess.value}"
+                change = f"{_value(guess.reference)} to {_value(guess.value)}"
                 counted = str(guess.configurations)
                 row = (guess.knob, change, _ratio(guess.ratio), counted, _range(guess.low, guess.high))
                 table.add_row(*row)
@@ -59,20 +60,15 @@ def show_insights(found: list[Insight]) -> None:
 
 def _defaults(found: list[Insight]) -> Table:
     table = Table(title="What the defaults cost", title_justify="left")
-    for name in (
-        "workload",
-        "platform",
-        "trials",
-        "default, of the best known",
-        "single changes that help most",
-    ):
-        table.add_column(
-            name, justify="left" if name in ("workload", "platform") else "right", overflow="fold"
-        )
+    left = ("workload", "platform", "the best known has", "helps alone")
+    for name in ("workload", "platform", "trials", "of the best", *left[2:]):
+        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
     for each in found:
-        helps = [f"{knob} {value}: {_ratio(ratio)}" for knob, value, ratio in each.alone[:3] if ratio > 1]
-        share = "not run" if each.default_share is None else f"{each.default_share:.2f}"
-        table.add_row(each.problem, each.platform, str(each.trials), share, ", ".join(helps) or "-")
+        helps = [f"{knob} {_value(value)}: {_ratio(ratio)}" for knob, value, ratio in each.alone if ratio > 1]
+        share = "not run" if each.default_share is None else f"{each.default_share:.0%}"
+        best = [f"{knob} {_value(value)}" for knob, value in (each.best or {}).items()]
+        shown = (", ".join(best) or "the defaults", ", ".join(helps[:3]) or "-")
+        table.add_row(each.problem, each.platform, str(each.trials), share, *shown)
     return table
 
 
@@ -81,6 +77,10 @@ def _table(title: str, *columns: str) -> Table:
     for name in ("knob", "change", "throughput", *columns):
         table.add_column(name, justify="left" if name in ("knob", "change", "depends on") else "right")
     return table
+
+
+def _value(value: KnobValue | None) -> str:
+    return "unset" if value is None else str(value)
 
 
 def _ratio(value: Any) -> str:

@@ -60,9 +60,9 @@ def report(phase: str, windows: int, window_times_s: Sequence[float] = ()) -> No
 
     if SHEET in os.environ:
         path = Path(os.environ[SHEET]).with_name("progress.json")
-        said = {"phase": phase, "windows": windows, "time": time.time()}
-        times = {"window_times_s": window_times_s} if window_times_s else {}
-        write_json(path, said | times, durable=False)
+        record = {"phase": phase, "windows": windows, "time": time.time()}
+        record |= {"window_times_s": list(window_times_s)} if window_times_s else {}
+        write_json(path, record, durable=False)
 
 
 def stop_asked() -> bool:

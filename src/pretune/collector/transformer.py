@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -83,22 +84,23 @@ class Attention(nn.Module):
         super().__init__()
         self.kernel = KERNELS[run.attention]
         self.recompute = run.checkpointing == "selective"
-        self.sizes = [spec.heads, spec.kv_heads, spec.kv_heads]
+        self.sizes = [spec.heads // spec.kv_heads, 1, 1]
         self.head_size = spec.head_size
-        self.qkv = Linear(spec.hidden_size, sum(self.sizes) * spec.head_size)
+        # rows by key/value head, each after its queries: tensor parallelism cuts them between heads
+        self.qkv = Linear(spec.hidden_size, spec.kv_heads * sum(self.sizes) * spec.head_size)
         self.out = Linear(spec.hidden_size, spec.hidden_size)
 
     def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
-        batch, length, hidden = x.shape
-        heads = self.qkv(x).view(batch, length, -1, self.head_size).transpose(1, 2)
-        q, k, v = heads.split(self.sizes, dim=1)
+        batch, length, _ = x.shape
+        heads = self.qkv(x).view(batch, length, -1, sum(self.sizes), self.head_size)
+        q, k, v = (each.flatten(2, 3).transpose(1, 2) for each in heads.split(self.sizes, dim=3))
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
         if self.recompute and self.training:
             y = cast(Tensor, checkpoint(self.kernel, q, k, v, use_reentrant=False))
         else:
             y = self.kernel(q, k, v)
-        return cast(Tensor, self.out(y.transpose(1, 2).reshape(batch, length, hidden)))
+        return cast(Tensor, self.out(y.transpose(1, 2).reshape(batch, length, -1)))
 
 
 class FeedForward(nn.Module):
@@ -134,38 +136,65 @@ class Layer(nn.Module):
 class Transformer(nn.Module):
     """``forward(tokens, targets)``: (B, L) each -> mean cross entropy in nats; without targets, logits.
 
+    As number ``stage`` of the ``stages`` of a pipeline it has its share of the layers, and hands the
+    stream (B, L, H) on: tokens enter the first stage, logits or loss leave the last. Where a weight lies in
+    the model and torch's seed decide its first value, so that all layouts start from the same model.
+
     Raises :class:`InputError` for an unknown attention kernel and for experts, which it does not build.
     """
 
-    def __init__(self, spec: ModelSpec, run: Execution = Execution()) -> None:
+    def __init__(
+        self, spec: ModelSpec, run: Execution = Execution(), stage: int = 0, stages: int = 1
+    ) -> None:
         super().__init__()
         check(spec, run)
         self.spec, self.run = spec, run
-        self.tokens = Embedding(spec.vocabulary, spec.hidden_size)
-        learned = spec.positions == "learned"
+        self.first, self.last = stage == 0, stage == stages - 1
+        seed, share = torch.initial_seed(), spec.layers // stages
+        _seed(seed, 0)
+        if self.first or (self.last and spec.tied_embeddings):
+            self.tokens = Embedding(spec.vocabulary, spec.hidden_size)
+        learned = self.first and spec.positions == "learned"
         self.positions = Embedding(spec.max_positions, spec.hidden_size) if learned else None
-        self.layers = nn.ModuleList(Layer(spec, run) for _ in range(spec.layers))
-        self.norm = make_norm(spec)
-        self.head = Linear(spec.hidden_size, spec.vocabulary)
-        if spec.tied_embeddings:
-            self.head.weight = self.tokens.weight
+        self.layers = nn.ModuleList()
+        for layer in range(stage * share, (stage + 1) * share):
+            _seed(seed, 1 + layer)
+            self.layers.append(Layer(spec, run))
+        _seed(seed, 1 + spec.layers)
+        if self.last:
+            self.norm = make_norm(spec)
+            self.head = Linear(spec.hidden_size, spec.vocabulary)
+            if spec.tied_embeddings:
+                self.head.weight = self.tokens.weight
+        torch.manual_seed(seed)
 
-    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        x = self.tokens(tokens)
-        rotation = None
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        length, rotation = x.size(1), None
+        if self.spec.positions == "rotary":
+            rotation = rotary_angles(length, self.spec.head_size, x.device)
+        if self.first:
+            x = self.tokens(x)
         if self.positions is not None:
-            x = x + self.positions(torch.arange(tokens.size(1), device=tokens.device))
-        else:
-            rotation = rotary_angles(tokens.size(1), self.spec.head_size, tokens.device)
+            x = x + self.positions(torch.arange(length, device=x.device))
         for layer in self.layers:
             if self.run.checkpointing == "full" and self.training:
                 x = checkpoint(layer, x, rotation, use_reentrant=self.run.reentrant)
             else:
                 x = layer(x, rotation)
+        if not self.last:
+            return x
         logits = cast(Tensor, self.head(self.norm(x)))
-        if targets is None:
-            return logits
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        return logits if targets is None else cross_entropy(logits, targets)
+
+
+def _seed(seed: int, place: int) -> None:
+    """Have torch draw from a stream of its own for each place in the model."""
+    torch.manual_seed(int(np.random.SeedSequence((seed, place)).generate_state(1, np.uint64)[0]))
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean over all positions, in nats and fp32; (B, L, vocabulary) and (B, L) -> ()."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
 def check(spec: ModelSpec, run: Execution) -> None:

@@ -72,15 +72,23 @@ class ModelSpec(StatedModel):
     @property
     def weight_sizes(self) -> list[int]:
         """Elements of each weight in forward order, as the trial program builds it: Q, K and V are one."""
+        return self.weight_sizes_of_rank()
+
+    def weight_sizes_of_rank(self, tp: int = 1, pp: int = 1) -> list[int]:
+        """The same of one rank of the first of ``pp`` pipeline stages.
+
+        Each of ``tp`` ranks has a share of each layer's matrices and of a head that is not tied.
+        """
         embedding = self.vocabulary * self.hidden_size
         qkv = self.hidden_size * (self.heads + 2 * self.kv_heads) * self.head_size
         norm = [self.hidden_size] * (2 if self.norm == "layernorm" else 1)
         router = [self.hidden_size * self.experts] if self.experts else []
-        mlp = [self.hidden_size * self.ffn_size] * (3 if self.gated_mlp else 2) * max(self.experts, 1)
-        layer = [*norm, qkv, self.hidden_size**2, *norm, *router, *mlp]
+        mlp = [self.hidden_size * self.ffn_size // tp] * (3 if self.gated_mlp else 2) * max(self.experts, 1)
+        layer = [*norm, qkv // tp, self.hidden_size**2 // tp, *norm, *router, *mlp]
         positions = [self.max_positions * self.hidden_size] if self.positions == "learned" else []
-        head = [] if self.tied_embeddings else [embedding]
-        return [embedding, *positions, *(layer * self.layers), *norm, *head]
+        first = [embedding, *positions, *(layer * (self.layers // pp))]
+        head = [] if self.tied_embeddings else [embedding // tp]
+        return first if pp > 1 else [*first, *norm, *head]
 
     def flops_per_token(self, sequence_length: int, causal: bool = True) -> float:
         """Model FLOPs of forward and backward for one token, logits included, no recomputation.

@@ -46,12 +46,17 @@ def attribution_plot(shares: Mapping[str, float], path: str | Path) -> Path:
     return _saved(axes, path, logarithmic=False)
 
 
-def cascade_plot(efficiencies: Mapping[str, Sequence[float]], title: str, path: str | Path) -> Path:
+def cascade_plot(
+    efficiencies: Mapping[str, Sequence[float]],
+    title: str,
+    path: str | Path,
+    efficiency: str = "share of the best known",
+) -> Path:
     """For each policy: the efficiency on its best, second best, ... platform, and the harmonic mean so far.
 
     A figure of Sewall et al. 2020 (P3HPC at SC'20). Lines differ by marker, too.
     """
-    axes = _axes("platforms, the policy's best first", "share of the best known")
+    axes = _axes("platforms, the best first", efficiency)
     for number, (name, values) in enumerate(efficiencies.items()):
         ordered = np.sort(values)[::-1]
         counts = np.arange(1, len(ordered) + 1)

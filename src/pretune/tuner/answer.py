@@ -15,6 +15,7 @@ from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Platform
 from pretune.datasets.trial import Trial, TrialSpec
 from pretune.datasets.workload import Workload
+from pretune.tuner.accelerate import accelerate_files
 from pretune.tuner.job import JobSpec
 from pretune.tuner.launch import own_script
 from pretune.tuner.reasons import Reasons
@@ -117,11 +118,13 @@ class Answer:
             return {}
         declared, knobs = find_framework(self.job.framework), self.comparison.recommended.knobs
         workload, platform = self.job.workload(), self.state.platform
+        files = declared.files_to_use(workload, platform, knobs)
         if self.job.command.run is None:
             script = launch_script(declared, workload, platform, knobs, self.interfaces)
+            files = {**files, **accelerate_files(declared.name, platform, knobs)}
         else:
             script = own_script(self._sheet(knobs), _exports(platform, knobs, self.interfaces))
-        return {**declared.files_to_use(workload, platform, knobs), "launch.sh": script}
+        return {**files, "launch.sh": script}
 
     def _sheet(self, knobs: Knobs) -> TrialSpec:
         """What a trial of ``knobs`` would be given."""

@@ -24,13 +24,14 @@ _MEASURED_AS = {"reduce": "reduce_scatter", "broadcast": "all_gather"}
 
 @dataclass(frozen=True)
 class Sent:
-    """Collectives of one kind in one step of one rank.
+    """Collectives of one kind in one step of one rank, among the ranks of its ``group``.
 
     ``bytes``: of the whole tensors, all ``calls`` together; ``seconds``: of them all, one after the other, as
     the platform's links say, whether something hides them or not.
     """
 
     op: str
+    group: str
     calls: int
     bytes: int
     seconds: float
@@ -89,28 +90,31 @@ def communication(
         issued = find_framework(of.framework).collectives(of.workload, of.platform, knobs)
         sent = tuple(_sent(each, i, of, setup) for each in issued)
         step_s = float(tokens / believed.mean[i]) if believed is not None else None
-        exposed = float(shown[i]) * sum(each.seconds for each in sent)
+        exposed = sum(each.seconds * (float(shown[i]) if each.group == "dp" else 1.0) for each in sent)
         found.append(Communication(name, knobs.settings(), sent, exposed, step_s))
     return found
 
 
 def _sent(issued: Collective, row: int, of: Candidates, setup: Setup) -> Sent:
-    ranks = int(setup.dp[row])
-    bandwidth, latency = _link(_MEASURED_AS.get(issued.op, issued.op), row, of, setup)
+    tp, dp, pp = (int(each[row]) for each in (setup.tp, setup.dp, setup.pp))
+    ranks, stride = {"tp": (tp, 1), "dp": (dp, tp), "pp": (pp, tp * dp)}[issued.group]
+    bandwidth, latency = _link(_MEASURED_AS.get(issued.op, issued.op), row, of, setup, ranks, stride)
     op = "all_gather" if issued.op in ("reduce", "broadcast") else issued.op  # a ring passes each byte once
     moved = wire_bytes(op, of.platform.backend, ranks, issued.bytes)
-    return Sent(issued.op, issued.calls, issued.bytes, issued.calls * latency + moved / bandwidth)
+    return Sent(
+        issued.op, issued.group, issued.calls, issued.bytes, issued.calls * latency + moved / bandwidth
+    )
 
 
-def _link(op: str, row: int, of: Candidates, setup: Setup) -> tuple[float, float]:
-    """Bytes per second and latency of one collective among the data-parallel ranks.
+def _link(op: str, row: int, of: Candidates, setup: Setup, ranks: int, stride: int) -> tuple[float, float]:
+    """Bytes per second and latency of one collective among ``ranks`` ranks, each ``stride`` from the next.
 
     A ring that leaves its node uses the links of all its members there, and is never faster than
     those inside (as :func:`~pretune.model.physics.communication.group_bandwidth`).
     """
-    local, stride = of.platform.devices_per_node, int(setup.tp[row])
-    members = max(min(local // stride, int(setup.dp[row])), 1)
-    leaves = setup.dp[row] * stride > local and of.platform.nodes > 1
+    local = of.platform.devices_per_node
+    members = max(min(local // stride, ranks), 1)
+    leaves = ranks * stride > local and of.platform.nodes > 1
     fits = {
         scope: getattr(of.platform.fingerprint, f"{scope}_{op}") for scope in ("intra_node", "inter_node")
     }

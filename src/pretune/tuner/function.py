@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import reprlib
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +21,7 @@ from pretune.tuner.space import Space
 from pretune.tuner.strategies.transfer import next_row
 
 Choice = Mapping[str, KnobValue]
+_ONE_AT_A_TIME = threading.Lock()  # of the module, so that whoever holds a search can be pickled
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,16 @@ class Tuned:
     trials: list[Tried]
 
 
+def check_history(history: Any) -> None:
+    """Raises :class:`InputError` unless it is a frame in which platforms and what they measured are told."""
+    if not isinstance(history, pl.DataFrame):
+        kind = type(history).__name__
+        raise InputError(f"history: is a {kind}; give a polars frame, as TuningTables(DIR).frame(KERNEL)")
+    for column, why in (("platform.name", "tells its devices apart"), (SPEED, "holds what was measured")):
+        if column not in history.columns:
+            raise InputError(f"history: column {column} is missing; it {why}")
+
+
 class Search:
     """The rows of ``grid`` (a column per knob), the most promising one at a time.
 
@@ -49,11 +63,11 @@ class Search:
         from pretune.model import NoPhysics, TransferSurrogate
 
         self.knobs = grid.columns
+        if history is not None:
+            check_history(history)
         self.rows = [tuple(row) for row in grid.iter_rows()]
         self.frame = self._named(grid, name)
         self.history = history if history is not None else self.frame.clear()
-        if "platform.name" not in self.history.columns:
-            raise InputError("history: column platform.name is missing; it tells its devices apart")
         self.name = name
         self.surrogate = TransferSurrogate(name, NoPhysics(), seed)
 
@@ -66,8 +80,15 @@ class Search:
     ) -> dict[str, KnobValue] | None:
         """The row to try after ``told``: knobs with their speed (more is better), None where it failed.
 
-        ``pending`` are being tried. None when nothing is left.
+        ``pending`` are being tried. None when nothing is left. One thread at a time: Optuna's ``n_jobs`` asks
+        from several.
         """
+        with _ONE_AT_A_TIME:
+            return self._next(told, pending)
+
+    def _next(
+        self, told: Sequence[tuple[Choice, float | None]], pending: Collection[Choice]
+    ) -> dict[str, KnobValue] | None:
         seen = {self._row(knobs) for knobs in [*(knobs for knobs, _ in told), *pending]}
         open_ = np.array([row not in seen for row in self.rows])
         if not open_.any():
@@ -111,11 +132,18 @@ def tune_function(
     ``space``: lists of values by knob. ``function`` returns seconds (with ``maximize`` a rate, of which more
     is better), and may raise: those knobs failed. ``history``: the same kernel on other devices
     (:meth:`~pretune.datasets.tuning_table.TuningTables.frame`); ``name`` is this device's, whose rows in it
-    count as trials. ``progress`` is told each call. Raises :class:`InputError` for a space that is none,
-    and for a value that is not above 0: what is learned are ratios.
+    count as trials. ``progress`` is told each call. Raises :class:`InputError` for a space or a history that
+    is none, for a function that does not take the knobs, and for what it returns unless that is a number
+    above 0: what is learned are ratios.
     """
-    space = space if isinstance(space, Space) else Space.from_mapping({"knobs": dict(space)}, "space")
+    if trials < 1:
+        raise InputError(f"trials: {trials} is less than 1; give how often the function may be called")
+    space = Space.of(space)
+    _check_takes(function, space.knobs)
     search = Search(space.grid()[0], history, name, seed)
+    columns = [f"knob.{name}" for name in space.knobs]
+    if history is not None and not set(columns) & set(history.columns):
+        raise InputError(f"history: has none of the knobs; it needs a column of {' or '.join(columns)}")
     told: list[tuple[Choice, float | None]] = []
     done: list[Tried] = []
     while len(done) < trials and (knobs := search.next(told)) is not None:
@@ -131,9 +159,26 @@ def tune_function(
 
 def _called(function: Callable[..., float], knobs: dict[str, KnobValue]) -> Tried:
     try:
-        return Tried(knobs, float(function(**knobs)))
+        value = function(**knobs)
     except Exception as error:  # whatever it is, the search goes on
         return Tried(knobs, None, f"{type(error).__name__}: {error}")
+    try:
+        return Tried(knobs, float(value))
+    except (TypeError, ValueError):
+        shown = reprlib.repr(value)
+        raise InputError(f"the function returned {shown}: give seconds or a rate, as a number") from None
+
+
+def _check_takes(function: Callable[..., float], knobs: Collection[str]) -> None:
+    """Raises :class:`InputError` where every call would fail for the names of its arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # one that does not tell
+    try:
+        signature.bind(**dict.fromkeys(knobs))
+    except TypeError as error:
+        raise InputError(f"space: the function cannot be called with its knobs ({error})") from None
 
 
 def speed_of(value: float | None, maximize: bool) -> float | None:

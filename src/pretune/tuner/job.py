@@ -52,9 +52,9 @@ class JobSpec(Spec):
     ``model``: a preset's name, the fields of a ModelSpec, or ``huggingface: config.json``.
     ``platform``: ``auto`` (this machine), a YAML file, or the fields of a Platform.
     ``launcher``: ``local: {devices: 2}`` (or ``auto``), ``hosts: [...]``, or ``replay: STORE``.
-    ``global_batch_tokens``: what an optimizer step takes; several are tuned in turn, and shown side by side.
     ``command``: what trains, where it is not pretune's own program: a command line, a list of words, or the
     fields of a :class:`~pretune.datasets.script.Script`; it runs in the folder of the job's file.
+    ``global_batch_tokens``: what an optimizer step takes; several are tuned in turn, and shown side by side.
     ``space``, ``constraints``, ``allow_numerics``: see :class:`~pretune.tuner.space.Space`.
     ``default``: knobs that make up the configuration to compare with, where it is not the
     framework's own. ``verify_pairs``: how often winner and defaults are run again, in turn.

@@ -21,7 +21,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from pretune.errors import InputError
-from pretune.tuner.function import Choice, Search, speed_of
+from pretune.tuner.function import Choice, Search, check_history, speed_of
 
 MOST_POINTS = 20_000  # of a space; of a larger one so many are drawn at random
 STEPS = 33  # values of a range without steps
@@ -43,6 +43,8 @@ class PretuneSampler(BaseSampler):
         name: str = "here",
         seed: int = 0,
     ) -> None:
+        if history is not None:
+            check_history(history)
         self.history, self.name, self.seed = history, name, seed
         self.search_space = dict(search_space) if search_space else None
         self._seen = IntersectionSearchSpace()

@@ -153,9 +153,9 @@ class TuningSession:
             self.candidates = self.job.candidates(self.state.platform)
             self.sheets = Sheets(self.job, self.state)
             default = self.job.default_knobs(self.state.platform)
+            self._look_ahead(opened.launcher, default)
             if len(opened.launchers) > 1 and "local" in self.job.launcher:
                 self.watcher.note(SHARED.format(self.job.parallel))
-            self._look_ahead(opened.launcher, default)
             self._begin_tracking()
             store, runs = TrialStore(self.out / "trials"), self.out / "runs"
             self.runner = TrialRunner(
@@ -192,6 +192,13 @@ class TuningSession:
         self.tracker.session_ended(self.state.id, answer.metrics(), answer.write(), answer.markdown())
         return answer
 
+    def _look_ahead(self, launcher: Launcher, default: Knobs) -> None:
+        """What can be told before a trial is spent; ``pretune preflight`` looks at the hosts too."""
+        if isinstance(launcher, LocalLauncher):
+            check_here(self.sheets("ahead", "default", default), self.out / "runs")
+        if (lacking := lacking_memory(self.candidates, default)) is not None:
+            self.watcher.note(f"warning: {lacking.problem}")
+
     def _rehearse(self, comparison: Comparison | None) -> Rehearsal | None:
         if comparison is None or self.job.verify is None:
             return None
@@ -210,13 +217,6 @@ class TuningSession:
         roles = (comparison.winner, comparison.default, comparison.careful)
         compared = [trial for role in roles if role for trial in role.trials]
         return reasons(tuner, varied, comparison.recommended.knobs, default, compared)
-
-    def _look_ahead(self, launcher: Launcher, default: Knobs) -> None:
-        """What can be told before a trial is spent; ``pretune preflight`` looks at the hosts too."""
-        if isinstance(launcher, LocalLauncher):
-            check_here(self.sheets("ahead", "default", default), self.out / "runs")
-        if (lacking := lacking_memory(self.candidates, default)) is not None:
-            self.watcher.note(f"warning: {lacking.problem}")
 
     def _begin_tracking(self) -> None:
         none = self.job.history.path == "none"

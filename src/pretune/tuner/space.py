@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
@@ -128,6 +128,13 @@ def _resolved(columns: Collection[str]) -> list[pl.Expr]:
     return found
 
 
+def _values(given: Any) -> Any:
+    """The values of one knob as a list: a single one, or whatever else holds several."""
+    if hasattr(given, "tolist"):  # of numpy: its own integers are no knob values
+        given = given.tolist()
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str | Mapping) else [given]
+
+
 class Space(Spec):
     """Knobs with the values to try, and SQL conditions over them that every configuration meets.
 
@@ -149,8 +156,7 @@ class Space(Spec):
     @classmethod
     def _single_values(cls, data: Any) -> Any:
         if isinstance(data, dict) and isinstance(data.get("knobs"), dict):
-            lists = {n: v if isinstance(v, list) else [v] for n, v in data["knobs"].items()}
-            return {**data, "knobs": lists}
+            return {**data, "knobs": {name: _values(given) for name, given in data["knobs"].items()}}
         return data
 
     @model_validator(mode="after")
@@ -163,6 +169,16 @@ class Space(Spec):
                 names = ", ".join(sorted(kind.__name__ for kind in kinds))
                 raise ValueError(f"{name} mixes values of types {names}; one knob has one type")
         return self
+
+    @classmethod
+    def of(cls, space: Self | Mapping[str, Any]) -> Self:
+        """A space, or one of a mapping from knobs to their values; raises :class:`InputError` otherwise."""
+        if isinstance(space, cls):
+            return space
+        if not isinstance(space, Mapping):
+            kind = type(space).__name__
+            raise InputError(f"space: is a {kind}; give values by knob, as {{'BLOCK': [32, 64]}}")
+        return cls.from_mapping({"knobs": dict(space)}, "space")
 
     @property
     def count(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,7 +17,9 @@ from pretune.datasets.platform import Platform
 from pretune.datasets.schema import to_table
 from pretune.datasets.trial import Status, Trial
 from pretune.datasets.workload import Workload
+from pretune.errors import InputError
 from pretune.model.base import Prediction
+from pretune.tuner.function import check_history
 from pretune.tuner.space import Candidates, Space
 from pretune.tuner.strategies import strategy as find_strategy
 
@@ -53,7 +56,7 @@ class Tuner:
 
         tuner = pretune.Tuner({"micro_batch": [1, 2, 4], "zero_stage": [0, 1, 2, 3]}, workload, platform)
         for proposal in tuner.ask(4):
-            tuner.tell(run(proposal.knobs))  # a Trial
+            tuner.tell(proposal, run(proposal.knobs))  # tokens/s per device; or a recorded Trial alone
         tuner.best()
 
     ``history``: a store's folder or URL, ``"shipped"``, or a frame in the store's columns
@@ -72,11 +75,16 @@ class Tuner:
         strategy: str = "transfer",
         seed: int = 0,
     ) -> None:
-        space = space if isinstance(space, Space) else Space.from_mapping({"knobs": dict(space)}, "space")
+        for name, given, kind in (("workload", workload, Workload), ("platform", platform, Platform)):
+            if not isinstance(given, kind):
+                raise InputError(f"{name}: is a {type(given).__name__}; give a pretune.{kind.__name__}")
+        space = Space.of(space)
         if isinstance(history, str | Path):
             from pretune.tuner.job import read_history
 
             history = read_history(history)
+        elif history is not None:
+            check_history(history)
         self._begin(space.candidates(workload, platform, framework), history, strategy, seed)
 
     @classmethod
@@ -114,8 +122,18 @@ class Tuner:
         if row is not None:
             self.strategy.hold(row)
 
-    def tell(self, trial: Trial) -> None:
-        """Learn from a trial; one that was interrupted, or is no candidate, is only remembered."""
+    def tell(
+        self,
+        told: Trial | Proposal | Knobs,
+        tokens_per_s_per_device: float | None = None,
+        cause: str = "it failed",
+    ) -> None:
+        """Learn from a trial; one that was interrupted, or is no candidate, is only remembered.
+
+        ``told``: a recorded trial; or what was tried, with its speed, or None and the ``cause`` where it
+        failed. Raises :class:`InputError` for anything else, and for a speed that is not above 0.
+        """
+        trial = told if isinstance(told, Trial) else self._made(told, tokens_per_s_per_device, cause)
         self.trials.append(trial)
         row = self.candidates.row_of(trial.knobs)
         if row is not None and trial.status is Status.INTERRUPTED:
@@ -127,6 +145,23 @@ class Tuner:
         """What another trial is expected to bring, as a share of the best throughput; None where nothing ran
         yet, or the strategy does not predict."""
         return self.strategy.expected_gain()
+
+    def _made(self, told: Proposal | Knobs, speed: float | None, cause: str) -> Trial:
+        knobs = told.knobs if isinstance(told, Proposal) else told
+        if not isinstance(knobs, Knobs):
+            raise InputError(f"tell: is given a {type(told).__name__}; give a Trial, a Proposal or Knobs")
+        failed = {"status": Status.CRASH, "cause": cause}
+        ran = {"status": Status.OK, "tokens_per_s_per_device": speed}
+        known = self.candidates
+        sheet = {
+            "trial_id": f"told-{len(self.trials)}",
+            "workload": known.workload,
+            "platform": known.platform,
+            "framework": known.framework,
+            "knobs": knobs,
+            "created_at": datetime.now(UTC),
+        }
+        return Trial.from_mapping(sheet | (failed if speed is None else ran), "tell")
 
     def best(self) -> Trial | None:
         """The fastest trial that ran; None while none did."""

@@ -46,8 +46,8 @@ class Watch:
     def wrap(self, function, kind, position):
         @wraps(function)
         def watched(*arguments, **options):
-            if not self.on:
-                return function(*arguments, **options)
+            if not self.on or distributed.get_world_size(options.get("group")) == 1:
+                return function(*arguments, **options)  # a group of one sends nothing
             whole = arguments[position] if len(arguments) > position else self.named(options)
             self.calls[kind][0] += 1
             self.calls[kind][1] += size(whole)
@@ -99,11 +99,12 @@ def observe(spec, watch, joined):
     engine = getattr(job, "engine", None)
     optimizer = getattr(engine, "optimizer", None)
     offloaded = getattr(optimizer, "cpu_offload", False) or getattr(optimizer, "offload_optimizer", False)
+    pipeline = hasattr(engine, "train_batch")  # it has no forward pass of its own
     found = {
         "collectives": dict(watch.calls),
         "kernels": {event.key: event.count for event in profile.events().key_averages()},
         "held_bytes": held,
-        "saved_bytes": saved_bytes(engine or job.model, *next(batches)),
+        "saved_bytes": None if pipeline else saved_bytes(engine or job.model, *next(batches)),
         "threads": torch.get_num_threads(),
         "losses": (loss / distributed.get_world_size()).tolist(),
         "compiled_frames": device.compilations() - compiled,

@@ -114,9 +114,30 @@ def test_a_legal_model_parallel_layout_has_no_layout_problems() -> None:
     layout = Knobs(tp=2, pp=2, vp=2, micro_batch=1)
     assert layout_problems(JOB, EIGHT, layout) == []
     assert said(layout, platform=EIGHT) == [
-        f"{name}: 2 splits the model, but this version's trial program is data-parallel only; nearest: 1"
-        for name in ("tp", "pp", "vp")
+        "vp: 2 splits the model, but the trial program runs dp x tp x pp of this framework only; nearest: 1"
     ]
+
+
+def test_the_trial_program_compiles_stages_but_nothing_under_autotp() -> None:
+    assert said(Knobs(pp=2, compile=True)) == []
+    (message,) = said(Knobs(tp=2, compile=True))
+    assert message.startswith("compile: torch.compile breaks")
+    assert DEEPSPEED.problems(JOB, TWO, Knobs(tp=2, compile=True)) == []  # a script of one's own may
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_deepspeeds_pipeline_refuses_sharded_gradients(stage: int) -> None:
+    split = Knobs(pp=2, tp=2, zero_stage=stage)
+    (problem,) = DEEPSPEED.problems(JOB, EIGHT, split)
+    assert (problem.field, problem.nearest) == ("zero_stage", (1, 0))
+    for nearest in problem.nearest:
+        assert said(split.model_copy(update={"zero_stage": nearest}), platform=EIGHT) == []
+
+
+@pytest.mark.parametrize("name", ["tp", "pp"])
+def test_ddp_trials_are_replicas_only(name: str) -> None:
+    (message,) = said(Knobs(**{name: 2}), DDP)
+    assert "the trial program runs dp of this framework only; nearest: 1" in message
 
 
 # -- the frameworks -------------------------------------------------------------------
@@ -129,7 +150,10 @@ def test_a_legal_model_parallel_layout_has_no_layout_problems() -> None:
         ),
         (Knobs(precision="fp8"), "precision: fp8 is not built in; nearest: fp32, bf16, fp16"),
         (Knobs(stage3_param_persistence_threshold=-1), "stage3_param_persistence_threshold: -1 is negative"),
-        (Knobs(sequence_parallel=True), "sequence_parallel: needs tensor parallelism"),
+        (
+            Knobs(sequence_parallel=True),
+            "sequence_parallel: splits the model, but the trial program runs dp x tp x pp",
+        ),
         (Knobs(torch_adam="yes"), "torch_adam: is neither true nor false"),
     ],
 )
@@ -239,6 +263,28 @@ def test_ds_config_holds_what_was_asked_for() -> None:
     assert "bf16" not in config()
     assert "communication_data_type" not in config()
     assert "offload_optimizer" not in config()["zero_optimization"]
+
+
+def test_autotp_is_told_how_to_split_the_trials_model_and_checks_no_batch() -> None:
+    knobs = DEEPSPEED.resolve(JOB, EIGHT, Knobs(tp=2, micro_batch=1))
+    trial, users = (
+        json.loads(files(JOB, EIGHT, knobs)["ds_config.json"])
+        for files in (DEEPSPEED.files, DEEPSPEED.files_to_use)
+    )
+    assert users["tensor_parallel"] == {"autotp_size": 2}  # a user's own model has other names
+    assert trial["tensor_parallel"]["partition_config"]["layer_specs"]
+    assert "train_batch_size" not in users
+    assert (users["train_micro_batch_size_per_gpu"], users["gradient_accumulation_steps"]) == (1, 4)
+
+
+def test_a_pipeline_is_the_scripts_to_make() -> None:
+    knobs = DEEPSPEED.resolve(JOB, EIGHT, Knobs(tp=2, pp=2, micro_batch=1))
+    written = json.loads(DEEPSPEED.files(JOB, EIGHT, knobs)["ds_config.json"])
+    assert "tensor_parallel" not in written
+    assert written["train_batch_size"] == 16  # which the pipeline's engine checks against dp alone
+    told = DEEPSPEED.told(JOB, knobs)
+    assert (told["tp"], told["pp"]) == (2, 2)
+    assert "pp" not in DEEPSPEED.told(JOB, DEEPSPEED.resolve(JOB, EIGHT, Knobs(tp=2)))
 
 
 def test_a_users_file_leaves_the_optimizer_to_the_script_and_keeps_what_was_tuned() -> None:

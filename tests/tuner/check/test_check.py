@@ -73,6 +73,18 @@ def test_legal_is_what_deepspeed_takes_and_the_resolved_file_too(tmp_path):
         {"amp": {"enabled": True}},
         {"zero_optimization": {"stage": 3, "prefetch_bucket_size": 5e7, "max_live_parameters": 10}},
         {"memory_break_down": True},
+        *({"gradient_allreduce_op": "sum", "zero_optimization": {"stage": stage}} for stage in (0, 2, 3)),
+        {"gradient_allreduce_op": "Sum", "zero_optimization": {"stage": 2, "zenflow": {}}},
+        {"gradient_allreduce_op": "sum", "compile": {"deepcompile": True}},
+        {"gradient_allreduce_op": "max"},
+        *({"communication_data_type": kind} for kind in ("BF16", "bfp16")),
+        *({"zero_optimization": {"stage": 2, "offload_param": {"device": to}}} for to in ("cpu", "disk")),
+        *(
+            {kind: {f"{kind}_master_weights_and_grads": True}, "zero_optimization": {"stage": stage}}
+            for kind in ("bf16", "fp16")
+            for stage in (0, 1)
+        ),
+        {"bfloat16": {"enabled": True, "bf16_optimizer_states": True}, "zero_optimization": {"stage": 1}},
     )
     asked = [(trio, dp) for trio in trios for dp in (1, 3, 4)]
     asked += [({"train_batch_size": 8} | extra, 4) for extra in extras]
@@ -139,6 +151,20 @@ def test_a_key_that_deepspeed_ignores_is_a_warning_with_what_was_meant(tmp_path)
     assert own.warnings[0].field == "my_experiment"
 
 
+def test_weights_are_offloaded_at_stage_3_alone_and_a_setting_that_does_nothing_is_a_warning(tmp_path):
+    zero = {"stage": [2, 3], "offload_param": {"device": "cpu"}}
+    verdict = judged(tmp_path, {"train_batch_size": 8, "zero_optimization": zero})
+    assert verdict.legal_combinations == 2
+    (warning,) = verdict.warnings
+    assert warning.field == "zero_optimization.offload_param.device"
+    assert "the stage is 2" in warning.reason
+
+
+def test_a_batch_that_a_trainer_is_to_fill_in_is_named_as_a_remedy(tmp_path):
+    (problem,) = judged(tmp_path, {"bf16": {"enabled": True}}).problems
+    assert '"auto"' in problem.reason
+
+
 def test_a_template_of_hugging_face_is_legal_and_says_what_was_taken(tmp_path):
     auto = dict.fromkeys(TRIO, "auto") | {"zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}
     verdict = judged(tmp_path, auto)
@@ -196,6 +222,41 @@ def test_megatrons_arguments_are_judged_by_what_megatron_refuses(tmp_path, chang
     if field is None:
         assert verdict.resolved["dp"] == 2
         assert verdict.resolved["accumulation"] == 16
+
+
+@pytest.mark.parametrize(
+    ("own", "field"),
+    [("", "--expert-model-parallel-size"), ("1", None), ("8", "--expert-model-parallel-size")],
+)
+def test_experts_are_split_over_the_ranks_that_their_own_tensor_parallelism_leaves(tmp_path, own, field):
+    told = "--num-experts 4 --expert-model-parallel-size 4 --sequence-parallel"
+    told += f" --expert-tensor-parallel-size {own}" if own else ""
+    (tmp_path / "run.sh").write_text(f"{ARGUMENTS} {told}\n")
+    problems = check(tmp_path / "run.sh", Devices.read("16")).problems
+    assert [problem.field for problem in problems] == ([field] if field else [])
+
+
+@pytest.mark.parametrize(
+    "told", ["--global-batch-size 8", "--micro-batch-size 1 --expert-model-parallel-size 4"]
+)
+def test_what_a_part_leaves_out_is_a_warning_and_of_a_whole_a_problem(tmp_path, told):
+    (tmp_path / "part.sh").write_text(told)
+    part = check(tmp_path / "part.sh", Devices.read("8"))
+    assert part.legal
+    model = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64"
+    (tmp_path / "whole.sh").write_text(f"{told} {model}")
+    assert part.warnings == check(tmp_path / "whole.sh", Devices.read("8")).problems != []
+
+
+def test_a_job_on_uneven_nodes_names_the_most_devices_that_are_even(tmp_path):
+    (tmp_path / "job.yaml").write_text(
+        "model: gpt-tiny\nsequence_length: 128\nglobal_batch_tokens: 18432\nspace: {micro_batch: [1, 2]}\n"
+        "launcher: {local: {ranks: 2}}\n"
+    )
+    for devices, nearest in (("4+2", "1x4"), ("8+8+2", "2x8"), ("4+3+3", "3x3")):
+        (problem,) = check(tmp_path / "job.yaml", Devices.read(devices)).problems
+        assert problem.nearest == (nearest,)
+        assert check(tmp_path / "job.yaml", Devices.read(nearest)).legal
 
 
 def test_the_nearest_degree_fits_the_model_too(tmp_path):

@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from scipy.stats import hmean
 
 from pretune.datasets import Accelerator, Knobs, Link, ModelSpec, PeakFlops, Platform, Trial, Workload
+from pretune.datasets.stated import StatedWorkload
 from pretune.errors import InputError
 from pretune.tuner.portability import portability
-from pretune.tuner.portability.efficiency import bound, gradient_seconds, hardware_flops
+from pretune.tuner.portability.efficiency import bound, gradient_seconds, hardware_flops, peak
+from pretune.tuner.portability.replay import Replays
 from pretune.tuner.portability.scores import cascade, scores
+from pretune.tuner.portability.table import problems
 
 MODEL = ModelSpec(name="small", layers=4, hidden_size=256, heads=4, vocabulary=1024)
 WORKLOAD = Workload(model=MODEL, sequence_length=128, global_batch_tokens=128 * 8, precision="bf16")
@@ -108,6 +111,15 @@ def test_other_efficiencies_tell_a_slow_network_from_bad_tuning():
     assert gradient_seconds(WORKLOAD, B, Knobs()) == pytest.approx(MODEL.parameters * 2 / 1e7)
 
 
+def test_a_node_sends_what_it_has_reduced_over_the_links_of_all_its_devices():
+    links = {"intra_node": Link(bandwidth_bytes_per_s=1e12), "inter_node": Link(bandwidth_bytes_per_s=1e6)}
+    nodes = A.model_copy(update={"nodes": 4, "devices_per_node": 2, **links})
+    size = MODEL.parameters * 2
+    assert gradient_seconds(WORKLOAD, nodes, Knobs()) == pytest.approx(2 * 3 / 4 * size / 2 / 1e6)
+    assert gradient_seconds(WORKLOAD, nodes, Knobs(tp=2)) == pytest.approx(2 * 3 / 4 * size / 2 / 1e6)
+    assert gradient_seconds(WORKLOAD, nodes, Knobs(tp=2, pp=4)) is None
+
+
 def test_recomputation_counts_in_hardware_flops_alone():
     once = hardware_flops(WORKLOAD, Knobs())
     selective = hardware_flops(WORKLOAD, Knobs(activation_checkpointing="selective"))
@@ -130,6 +142,51 @@ def test_a_set_that_is_none_is_refused():
         portability(TRIALS, ["a", "c"])
     with pytest.raises(InputError, match="two platforms"):
         portability(TRIALS[:3])
+
+
+def partly_stated(where, told):
+    """The same trial, of which the source states no head, no optimizer and no norm."""
+    workload = told.workload.model_dump() | {"optimizer": None}
+    workload["model"] |= {"heads": None, "norm": None, "positions": None}
+    return told.model_copy(update={"workload": StatedWorkload(**workload), "platform": where})
+
+
+def test_a_workload_of_which_little_is_stated_is_a_problem_with_unknown_efficiencies():
+    told = [partly_stated(each.platform, each) for each in TRIALS]
+    whole, found = judged(), judged(told)
+    for policy, outcome in found.items():
+        assert outcome.efficiencies["application"] == whole[policy].efficiencies["application"]
+        assert set(outcome.efficiencies["architectural"]) <= {None}
+        assert outcome.scores["architectural"] is None
+        assert outcome.hfu == [None, None]
+    nobody_knows = told[0].workload.model_copy(update={"precision": None})
+    with pytest.raises(InputError, match="precision are stated"):
+        portability([each.model_copy(update={"workload": nobody_knows}) for each in told])
+
+
+def test_sixteen_and_eight_bits_have_the_peaks_of_their_width():
+    gpu = Accelerator(name="gpu", peak_flops_per_s=PeakFlops(bf16=1e12, fp8=2e12))
+    where = A.model_copy(update={"accelerator": gpu})
+    for precision, flops in (("bf16", 1e12), ("fp8", 2e12), ("mxfp8", 2e12), ("nvfp4", None)):
+        assert peak(WORKLOAD.model_copy(update={"precision": precision}), where) == flops
+
+
+def test_only_what_exceeds_the_budget_is_replayed_and_its_cost_is_said_beforehand():
+    said = []
+    portability(TRIALS, budget=3, seeds=2, progress=lambda *told: said.append(told))
+    assert said == []  # three configurations: all are tried
+    portability(TRIALS, budget=2, seeds=1, progress=lambda *told: said.append(told))
+    assert said[0] == (0, 2, None)
+    assert [(done, of) for done, of, _ in said[1:]] == [(1, 2), (2, 2)]
+    assert said[1][2] > said[-1][2] == 0.0
+
+
+def test_other_sizes_of_a_kind_of_hardware_are_no_history_of_it():
+    larger = platform("b4", link=1e7, nodes=4)
+    more = [trial(larger, 10.0, 9, micro_batch=1), *TRIALS]
+    (found,) = problems(more, ["a", "b"])
+    history = Replays(more, 1, 1).history(found, 1)
+    assert set(history["platform.name"]) == {"a"}
 
 
 def test_pretunes_own_policy_is_replayed_from_what_was_recorded():

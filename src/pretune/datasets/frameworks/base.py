@@ -56,12 +56,14 @@ class Problem:
 class Collective:
     """Collectives of one kind that one optimizer step issues on one rank.
 
-    ``bytes`` is their total, counted once and at the size of the whole (unsharded) tensor.
+    ``bytes`` is their total, counted once and at the size of the whole (unsharded) tensor. ``group``: the
+    ranks among which it runs, by the degree that counts them; of a pipeline, those of the first stage.
     """
 
     op: Literal["all_reduce", "all_gather", "reduce_scatter", "reduce", "broadcast"]
     calls: int
     bytes: int
+    group: Literal["dp", "tp", "pp"] = "dp"
 
 
 class Framework(ABC):

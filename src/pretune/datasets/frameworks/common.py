@@ -49,7 +49,7 @@ PROGRAM = declare(
         "precision", None, "Type of weights and activations; the workload's own unless set.", numerics=True
     ),
     KnobDeclaration("attention", "sdpa", "Attention kernel, by the trial program's name for it.", free=True),
-    KnobDeclaration("compile", False, "Compile the model with torch.compile.", free=True),
+    KnobDeclaration("compile", False, "Compile the model with torch.compile."),
     KnobDeclaration(
         "threads_per_rank",
         1,

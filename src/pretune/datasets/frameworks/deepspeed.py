@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar
 
-from pretune.datasets.frameworks import zero
+from pretune.datasets.frameworks import replica, zero
 from pretune.datasets.frameworks.base import Collective, Framework, KnobDeclaration, Problem
 from pretune.datasets.frameworks.common import LAYOUT, PROGRAM, declare, inert, merged
 from pretune.datasets.frameworks.legality import filled_layout, layout_problems, one_of, refuse_parallelism
@@ -110,7 +110,7 @@ _OUTSIDE_ZERO_SECTION = {"zero_stage", "communication_data_type", "offload_optim
 
 
 class DeepSpeed(Framework):
-    """``deepspeed.initialize`` on a data-parallel job."""
+    """``deepspeed.initialize``: ZeRO over dp, AutoTP over tp, and a ``PipelineModule`` where pp is over 1."""
 
     name = "deepspeed"
     knobs: ClassVar = merged(LAYOUT, ZERO, PROGRAM)
@@ -123,6 +123,11 @@ class DeepSpeed(Framework):
         if knobs.offload_optimizer == "cpu" and not knobs.zero_stage:
             reason = f"cpu needs ZeRO, but zero_stage is {knobs.zero_stage or 0}; set zero_stage to 1, 2 or 3"
             problems.append(Problem("offload_optimizer", reason, ("none",)))
+        if (knobs.pp or 1) > 1 and (knobs.zero_stage or 0) > 1:
+            reason = (
+                f"{knobs.zero_stage} shards gradients, which DeepSpeed refuses in a pipeline (pp {knobs.pp})"
+            )
+            problems.append(Problem("zero_stage", reason, (1, 0)))
         threshold = knobs.stage3_param_persistence_threshold
         if threshold is not None and threshold < 0:
             problems.append(Problem("stage3_param_persistence_threshold", f"{threshold} is negative", (0,)))
@@ -131,7 +136,11 @@ class DeepSpeed(Framework):
         return problems
 
     def program_problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
-        return refuse_parallelism(filled_layout(workload, platform, knobs), knobs)
+        problems = refuse_parallelism(filled_layout(workload, platform, knobs), knobs, runs=("tp", "pp"))
+        if knobs.compile and (knobs.tp or 1) > 1:  # on two busy cores 4 minutes were not enough for a toy
+            reason = f"torch.compile breaks at every collective of AutoTP (tp {knobs.tp}), and takes minutes"
+            problems.append(Problem("compile", reason, (False,)))
+        return problems
 
     def filled(self, workload: Workload, platform: Platform, knobs: Knobs) -> Knobs:
         derived = filled_layout(workload, platform, knobs)
@@ -146,7 +155,10 @@ class DeepSpeed(Framework):
             "steps_per_print": 1_000_000_000,  # never: printing synchronises
             "optimizer": _optimizer(workload, knobs),
         }
-        return _file(self.config(workload, knobs) | of_the_trial)
+        config = self.config(workload, knobs) | of_the_trial
+        if "tensor_parallel" in config:
+            config["tensor_parallel"] |= {"partition_config": _partition(workload)}
+        return _file(config)
 
     def files_to_use(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:
         """Without an optimizer: DeepSpeed would train with its learning rate, silently."""
@@ -157,7 +169,10 @@ class DeepSpeed(Framework):
         return _file(self.config(workload, knobs) | {"steps_per_print": 1, "log_level": "info"})
 
     def told(self, workload: Workload, knobs: Knobs) -> dict[str, KnobValue]:
-        return {"optimizer": _optimizer_class(workload, knobs), **super().told(workload, knobs)}
+        optimizer = {"optimizer": _optimizer_class(workload, knobs)}
+        # DeepSpeed's configuration can say how many stages there are, but only the script can make them
+        degrees = {name: getattr(knobs, name) or 1 for name in ("tp", "pp")} if (knobs.pp or 1) > 1 else {}
+        return {**optimizer, **degrees, **super().told(workload, knobs)}
 
     def config(self, workload: Workload, knobs: Knobs) -> dict[str, Any]:
         """What resolved knobs decide of DeepSpeed's configuration."""
@@ -167,6 +182,9 @@ class DeepSpeed(Framework):
             "gradient_accumulation_steps": knobs.accumulation,
             "zero_optimization": _zero_optimization(knobs),
         }
+        if (knobs.tp or 1) > 1 and knobs.pp in (None, 1):
+            config["tensor_parallel"] = {"autotp_size": knobs.tp}
+            del config["train_batch_size"]  # which DeepSpeed would check against dp x tp replicas
         if knobs.precision in ("bf16", "fp16"):
             config[knobs.precision] = {"enabled": True}
         if knobs.communication_data_type is not None:
@@ -178,8 +196,11 @@ class DeepSpeed(Framework):
         return config
 
     def collectives(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Collective]:
-        """What one optimizer step issues; see :mod:`pretune.datasets.frameworks.zero`."""
-        return zero.collectives(workload, knobs)
+        """What one optimizer step issues; see the modules ``zero`` and ``replica`` beside this one.
+
+        Activations pass between the stages of a pipeline point to point, which is no collective.
+        """
+        return zero.collectives(workload, knobs) + replica.collectives(workload, knobs)
 
 
 def _file(config: dict[str, Any]) -> dict[str, str]:
@@ -200,6 +221,18 @@ def _optimizer(workload: Workload, knobs: Knobs) -> dict[str, Any]:
         return {"type": "SGD", "params": {"lr": 1e-3}}
     adam = {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
     return {"type": "AdamW", "params": adam | {"torch_adam": knobs.settings()["torch_adam"]}}
+
+
+def _partition(workload: Workload) -> dict[str, Any]:
+    """How AutoTP splits the trial program's transformer, whose names no preset knows."""
+    columns = [r".*\.(qkv|up|gate)\.weight$"]
+    split: list[dict[str, Any]] = [
+        {"patterns": columns, "partition_type": "column"},
+        {"patterns": [r".*\.(out|down)\.weight$"], "partition_type": "row"},
+    ]
+    if not workload.model.tied_embeddings:  # a tied head stays whole, with the embedding
+        split.append({"patterns": [r"head\.weight$"], "partition_type": "column", "gather_output": True})
+    return {"use_default_specs": False, "layer_specs": split}
 
 
 def _zero_optimization(knobs: Knobs) -> dict[str, Any]:

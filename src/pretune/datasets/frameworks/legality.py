@@ -122,21 +122,17 @@ def shape_problems(
     return problems
 
 
-def refuse_parallelism(layout: dict[str, Any], knobs: Knobs) -> list[Problem]:
-    """The degrees above 1 that pretune's own trial program cannot run: it replicates the whole model."""
+def refuse_parallelism(layout: dict[str, Any], knobs: Knobs, runs: tuple[str, ...] = ()) -> list[Problem]:
+    """The degrees above 1, but for those in ``runs``, that pretune's own trial program cannot run."""
+    able = " x ".join(("dp", *runs))
+    reason = f"splits the model, but the trial program runs {able} of this framework only"
     problems = [
-        Problem(
-            name,
-            f"{layout[name]} splits the model, but this version's trial program is data-parallel only",
-            (1,),
-        )
+        Problem(name, f"{layout[name]} {reason}", (1,))
         for name in ("tp", "pp", "vp", "cp", "ep")
-        if layout[name] > 1
+        if layout[name] > 1 and name not in runs
     ]
     if knobs.sequence_parallel:
-        problems.append(
-            Problem("sequence_parallel", "needs tensor parallelism, which is not built in", (False,))
-        )
+        problems.append(Problem("sequence_parallel", reason, (False,)))
     return problems
 
 

@@ -48,6 +48,8 @@ class TorchDDP(Framework):
         return problems
 
     def program_problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
+        """No tp: torch 2.13's DDP makes new weights of DTensors after each forward pass
+        (``tensor/parallel/ddp.py``), of which its reducer and the optimizer know nothing."""
         return refuse_parallelism(filled_layout(workload, platform, knobs), knobs)
 
     def filled(self, workload: Workload, platform: Platform, knobs: Knobs) -> Knobs:

@@ -1,10 +1,11 @@
 """The collectives of one optimizer step under ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, sec. 7).
 
 Observed, and held by a test: with DeepSpeed 0.19.8 on two gloo ranks, the kinds, calls and bytes of
-every stage, and how each setting changes them. ZeRO-1 and ZeRO-2 issue a whole all-reduce where
-the paper has a reduce-scatter; ZeRO-1 once a step, ZeRO-2 once a micro batch. Derived, not
-observed: more ranks, more than 5e8 weights, and the second gather of weights at ZeRO-3. Padding to
-equal partitions is left out (under 0.1 % of the bytes).
+every stage, and how each setting changes them; on four, that they are those of the weights that tp and
+pp leave a rank. ZeRO-1 and ZeRO-2 issue a whole all-reduce where the paper has a reduce-scatter; ZeRO-1
+once a step, ZeRO-2 once a micro batch. Derived, not observed: more ranks, more than 5e8 weights, and the
+second gather of weights at ZeRO-3. Known to differ: ZeRO-3 with tp, where zero.Init shards over all
+ranks what AutoTP does not split. Padding to equal partitions is left out (under 0.1 % of the bytes).
 """
 
 from __future__ import annotations
@@ -24,21 +25,30 @@ def collectives(workload: Workload, knobs: Knobs) -> list[Collective]:
     """For resolved knobs, whatever the stage; nothing when one rank trains alone."""
     if knobs.dp == 1:
         return []
+    if (knobs.pp or 1) > 1 and not knobs.zero_stage and _precision(workload, knobs) != "fp32":
+        return _sharded_masters(workload, knobs)
     by_stage = {0: _stage0, 1: _stage1_and_2, 2: _stage1_and_2, 3: _stage3}
     return by_stage[knobs.zero_stage or 0](workload, knobs)
 
 
 def _stage0(workload: Workload, knobs: Knobs) -> list[Collective]:
     """Gradients all-reduced whole at the end of the accumulation window."""
-    sizes = workload.model.weight_sizes
+    sizes = _sizes(workload, knobs)
     scalars = _scalars(workload, knobs, bf16=(0, 0))
     calls, volume = buckets(sizes, _STAGE0_BUCKET), sum(sizes) * _gradient_bytes(workload, knobs)
     return [Collective("all_reduce", calls + scalars[0], volume + scalars[1])]
 
 
+def _sharded_masters(workload: Workload, knobs: Knobs) -> list[Collective]:
+    """A bf16 pipeline without ZeRO: DeepSpeed's BF16_Optimizer shards fp32 weights over dp all the same."""
+    reduce = _stage0(workload, knobs)[0]
+    gather = sum(_sizes(workload, knobs)) * ELEMENT_BYTES[_precision(workload, knobs)]
+    return [reduce, Collective("all_gather", 1, gather)]
+
+
 def _stage1_and_2(workload: Workload, knobs: Knobs) -> list[Collective]:
     """Gradients reduced in buckets, the norm (and overflow flag) agreed on, updated weights gathered."""
-    sizes = workload.model.weight_sizes
+    sizes = _sizes(workload, knobs)
     times = _accumulation(knobs) if knobs.zero_stage == 2 else 1
     calls = times * buckets(reversed(sizes), knobs.reduce_bucket_size or 1)
     volume = times * sum(sizes) * _gradient_bytes(workload, knobs)
@@ -59,7 +69,7 @@ def _stage3(workload: Workload, knobs: Knobs) -> list[Collective]:
     when more than the reuse distance lies between their two uses: then they were released.
     """
     threshold = knobs.stage3_param_persistence_threshold or 0
-    sizes, times = workload.model.weight_sizes, _accumulation(knobs)
+    sizes, times = _sizes(workload, knobs), _accumulation(knobs)
     persistent = [size for size in sizes if size <= threshold]
     sharded = [size for size in sizes if size > threshold]
     again = _released(sizes, threshold)
@@ -74,7 +84,7 @@ def _stage3_reductions(workload: Workload, knobs: Knobs) -> list[Collective]:
     """Without ``reduce_scatter``, buckets in the contiguous buffer are all-reduced, larger weights not."""
     limit, times = knobs.reduce_bucket_size or 1, _accumulation(knobs)
     whole = knobs.contiguous_gradients and not knobs.reduce_scatter
-    backward = workload.model.weight_sizes[::-1]
+    backward = _sizes(workload, knobs)[::-1]
     scattered = [size for size in backward if size > limit or not whole]
     calls, width = times * buckets(backward, limit), times * _gradient_bytes(workload, knobs)
     scattered_calls = times * len(scattered) if whole else calls
@@ -122,6 +132,10 @@ def gathers(sizes: Iterable[int], prefetch: int, live: int) -> int:
 def _scalars(workload: Workload, knobs: Knobs, bf16: tuple[int, int]) -> tuple[int, int]:
     """Calls and bytes of the norm (4 bytes) and, below fp32, of the overflow flag (1 byte)."""
     return (1, 4) if _precision(workload, knobs) == "fp32" else bf16
+
+
+def _sizes(workload: Workload, knobs: Knobs) -> list[int]:
+    return workload.model.weight_sizes_of_rank(knobs.tp or 1, knobs.pp or 1)
 
 
 def _precision(workload: Workload, knobs: Knobs) -> str:

@@ -17,7 +17,8 @@ from pretune.datasets.knobs import Knobs
 from pretune.datasets.workload import ModelSpec
 from pretune.errors import InputError
 from pretune.tuner.check import text_of
-from pretune.tuner.check.deepspeed_keys import DEPRECATED, REMOVED, TOP_LEVEL, WHOLE, ZERO
+from pretune.tuner.check.deepspeed_keys import DEPRECATED, REMOVED, SECTION, TOP_LEVEL, WHOLE, ZERO
+from pretune.tuner.check.deepspeed_rules import ignored, refused
 from pretune.tuner.check.devices import Devices
 from pretune.tuner.check.layout import judged
 from pretune.tuner.check.verdict import Verdict
@@ -32,7 +33,6 @@ NAMES = {
 }
 MOST = 200_000  # combinations of a template
 ALIKE = 0.85  # from which an unknown key is a misspelt one
-SECTION = "zero_optimization"
 
 Place = tuple[str, ...]
 
@@ -44,15 +44,17 @@ def judge(path: Path, devices: Devices, model: ModelSpec | None) -> Verdict:
     fatal = _keys(template, fatal=True)
     if template.get(TRAIN, "auto") == template.get(MICRO) == "auto":
         template[MICRO] = 1
-    combinations, problems = 0, dict[Problem, None]()
+    combinations, problems, unused = 0, dict[Problem, None](), dict[Problem, None]()
     for config in _expanded(template, path):
         combinations += 1
         resolved, found = _judged(config, devices, model)
         problems |= dict.fromkeys(found)
+        unused |= dict.fromkeys(ignored(config) if not found else ())
         if not found and not fatal:
             verdict.legal_combinations += 1
             verdict.resolved = verdict.resolved or resolved
     verdict.combinations, verdict.problems = combinations, fatal + list(problems)
+    verdict.warnings += unused
     return verdict
 
 
@@ -154,11 +156,11 @@ def _judged(
     """One configuration without lists: everything that follows from it, and what is wrong."""
     config = deepcopy(config)
     problems = [problem for place in list(_places(config)) for problem in _whole(config, place)]
-    problems += _sections(config)
+    problems += refused(config)
     if problems:
         return {}, problems
     if TRAIN not in config and MICRO not in config:
-        reason = f"neither this nor {MICRO} is given, and DeepSpeed needs one of them"
+        reason = f'neither this nor {MICRO} is given; give one, or "auto" where a trainer fills it in'
         return {}, [Problem(TRAIN, reason)]
     zero = from_zero(config.get(SECTION, {}))
     knobs = Knobs(
@@ -194,31 +196,3 @@ def _whole(config: dict[str, Any], place: Place) -> list[Problem]:
         return [Problem(name, f"{value} is less than {least}", (least,))]
     _holder(config, place)[place[-1]] = int(value)
     return []
-
-
-def _sections(config: dict[str, Any]) -> list[Problem]:
-    """What DeepSpeed's own checks refuse beside the batch (DeepSpeedConfig, DeepSpeedZeroConfig; 0.19.8)."""
-    found = []
-    zero = config.get(SECTION, {})
-    stage = zero.get("stage", 0)
-    if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
-        found.append(Problem(f"{SECTION}.stage", f"{json.dumps(stage)} is no ZeRO stage", (0, 1, 2, 3)))
-    halves = [key for key in ("bf16", "bfloat16", "fp16") if _on(config.get(key))]
-    if "fp16" in halves and len(halves) > 1:
-        found.append(Problem("fp16.enabled", "fp16 and bf16 exclude each other; switch one off", (False,)))
-    offload = zero.get("offload_optimizer")
-    if isinstance(offload, dict) and offload.get("device") in ("cpu", "nvme") and not stage:
-        reason = f"{offload['device']} needs ZeRO, but the stage is {stage}; set it to 1, 2 or 3"
-        found.append(Problem(f"{SECTION}.offload_optimizer.device", reason, ("none",)))
-    weights = zero.get("offload_param")
-    if isinstance(weights, dict) and weights.get("device") in ("cpu", "nvme") and stage != 3:
-        reason = f"weights are offloaded by ZeRO-3 alone, but the stage is {stage}"
-        found.append(Problem(f"{SECTION}.offload_param.device", reason, ("none",)))
-    for key, kind in ZERO.items():
-        if kind == "switch" and not isinstance(zero.get(key, True), bool):
-            found.append(Problem(f"{SECTION}.{key}", f"{json.dumps(zero[key])} is neither true nor false"))
-    return found
-
-
-def _on(section: Any) -> bool:
-    return isinstance(section, dict) and section.get("enabled") is True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+SECTION = "zero_optimization"
 SWITCHES = (
     *("contiguous_gradients", "reduce_scatter", "use_multi_rank_bucket_allreduce", "allgather_partitions"),
     *("overlap_comm", "compute_grad_norm", "load_from_fp32_weights", "elastic_checkpoint"),

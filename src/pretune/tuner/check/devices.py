@@ -36,6 +36,12 @@ class Devices:
     def count(self) -> int:
         return sum(self.nodes)
 
+    def even(self) -> tuple[str, ...]:
+        """The most devices that are as many on every node, such as ``2x8`` of 8 + 8 + 2."""
+        found = {each: sum(node >= each for node in self.nodes) for each in set(self.nodes)}
+        each = max(found, key=lambda each: (found[each] * each, each))
+        return (f"{found[each]}x{each}",)
+
     def torn(self, degree: int, name: str) -> list[Problem]:
         """A problem where groups of ``degree`` neighbours, in rank order, would lie on two unequal nodes.
 

@@ -22,7 +22,7 @@ def judge(path: Path, devices: Devices, model: ModelSpec | None) -> Verdict:
     if len(set(devices.nodes)) > 1:
         shown = " + ".join(map(str, devices.nodes))
         reason = f"{shown}: a platform has as many devices on every node; leave out what is over"
-        verdict.problems.append(Problem("devices", reason, (min(devices.nodes) * len(devices.nodes),)))
+        verdict.problems.append(Problem("devices", reason, devices.even()))
         return verdict
     shape = {"devices_per_node": devices.nodes[0], "nodes": len(devices.nodes)}
     given = job.platform

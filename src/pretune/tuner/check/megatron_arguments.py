@@ -60,7 +60,7 @@ _COUNTS = (
     *("global_batch_size", "num_query_groups", "num_experts"),
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
     *("expert_model_parallel_size", "num_layers_per_virtual_pipeline_stage"),
-    "num_virtual_stages_per_pipeline_rank",
+    *("num_virtual_stages_per_pipeline_rank", "expert_tensor_parallel_size"),
 )
 _ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)\+?=(.*)$", re.DOTALL)
 
@@ -82,8 +82,6 @@ def judge(path: Path, devices: Devices, model: ModelSpec | None) -> Verdict:
         return verdict
     values = stated(arguments)
     knobs = _knobs(values, arguments)
-    if "knob.micro_batch" not in values:
-        verdict.problems.append(Problem("--micro-batch-size", "is not given, and Megatron has no default"))
     known, found = judged(
         values.get("workload.global_batch_sequences"),
         knobs,
@@ -92,10 +90,15 @@ def judge(path: Path, devices: Devices, model: ModelSpec | None) -> Verdict:
         None,  # context parallelism asks for more than a divisor
         NAMES,
     )
-    free = (
-        ("vocabulary", "layers") if any(map(arguments.get, _UNEVEN)) else ("vocabulary",)
-    )  # which is padded
-    found = [problem for problem in found if not problem.reason.startswith(free)]
+    missing = _missing(values, model)
+    told = {problem.field for problem in missing}
+    padded = ("vocabulary", "layers") if any(map(arguments.get, _UNEVEN)) else ("vocabulary",)
+    found = [each for each in found if not each.reason.startswith(padded) and each.field not in told]
+    # a file without the model is a part: a wrapper's, or one whose model a checkpoint states
+    if "model.layers" in values:
+        verdict.problems += missing
+    else:
+        verdict.warnings += missing
     verdict.problems += found + _rules(values, arguments, known)
     verdict.legal_combinations = int(not verdict.problems)
     if verdict.legal:
@@ -165,6 +168,16 @@ def _model(values: dict[str, Any]) -> ModelSpec | None:
         return None
 
 
+def _missing(values: dict[str, Any], model: ModelSpec | None) -> list[Problem]:
+    """What Megatron has to be told, and the file does not say."""
+    found, ep = [], values.get("knob.ep", 1)
+    if "knob.micro_batch" not in values:
+        found.append(Problem(NAMES["micro_batch"], "is not given, and Megatron has no default"))
+    if ep > 1 and not (model.experts if model else values.get("model.experts")):
+        found.append(Problem(NAMES["ep"], f"{ep} splits experts, but --num-experts is not given", (1,)))
+    return found
+
+
 def _rules(values: dict[str, Any], arguments: dict[str, str], known: dict[str, Any]) -> list[Problem]:
     """What Megatron's validate_args and TransformerConfig refuse beside the batch and the degrees."""
     found = [
@@ -177,7 +190,8 @@ def _rules(values: dict[str, Any], arguments: dict[str, str], known: dict[str, A
     if arguments.get("recompute_granularity") == "full" and not arguments.get("recompute_method"):
         reason = "full needs --recompute-method (uniform or block) and --recompute-num-layers"
         found.append(Problem("--recompute-granularity", reason))
-    return found + _stages(values, arguments, known) + _sequence(values, known) + _experts(values, known)
+    found += _stages(values, arguments, known) + _sequence(values, known)
+    return found + _experts(values, arguments, known)
 
 
 def _stages(values: dict[str, Any], arguments: dict[str, str], known: dict[str, Any]) -> list[Problem]:
@@ -211,18 +225,18 @@ def _sequence(values: dict[str, Any], known: dict[str, Any]) -> list[Problem]:
     ]
 
 
-def _experts(values: dict[str, Any], known: dict[str, Any]) -> list[Problem]:
-    ep, replicas = known["ep"], known["dp"] * known["cp"]
+def _experts(values: dict[str, Any], arguments: dict[str, str], known: dict[str, Any]) -> list[Problem]:
+    """Experts are split over a stage's ranks, in groups of their own tensor degree (parallel_state.py)."""
+    ep = known["ep"]
     if ep == 1:
         return []
-    found, option = [], NAMES["ep"]
-    if "model.experts" not in values:
-        found.append(Problem(option, f"{ep} splits experts, but --num-experts is not given", (1,)))
-    if replicas % ep:
-        near = tuple(nearest_divisors(replicas, ep))
-        found.append(
-            Problem(option, f"{ep} does not divide the {replicas} replicas that share experts", near)
-        )
+    own = int(arguments.get("expert_tensor_parallel_size", known["tp"]))
+    ranks = known["tp"] * known["cp"] * known["dp"]
+    found = []
+    if ranks % (own * ep):
+        near = () if ranks % own else tuple(nearest_divisors(ranks // own, ep))
+        reason = f"{ep} x {own} ranks that share an expert's tensors do not divide the {ranks} of a stage"
+        found.append(Problem(NAMES["ep"], reason, near))
     if known["tp"] > 1 and not values.get("knob.sequence_parallel"):
         found.append(Problem("--sequence-parallel", "is needed by experts under tensor parallelism"))
     return found

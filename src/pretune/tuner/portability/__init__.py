@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ import numpy as np
 from pretune.datasets.trial import Trial
 from pretune.errors import InputError
 from pretune.tuner.portability import efficiency as kinds
-from pretune.tuner.portability.policies import Policy, policies, within_budget
+from pretune.tuner.portability.policies import Policy, policies
+from pretune.tuner.portability.replay import Progress, Replays
 from pretune.tuner.portability.scores import Scores, scores
 from pretune.tuner.portability.table import Array, Problem, problems
 
@@ -63,10 +64,11 @@ def portability(
     platforms: Sequence[str] = (),
     budget: int = 6,
     seeds: int = 5,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Portability]:
     """Every problem that two platforms or more ran. ``budget``: trials of pretune's own policy; 0: without.
 
+    ``progress``: see :class:`~pretune.tuner.portability.replay.Replays`.
     Raises :class:`InputError` when no problem is there, or a platform is not in ``trials``.
     """
     known = sorted({trial.platform.name for trial in trials})
@@ -76,32 +78,29 @@ def portability(
     found = problems(trials, platforms)
     if not found:
         raise InputError(
-            "history: no workload (model, batch, precision) was run on two platforms or more by one framework"
+            "history: no workload whose sequence length, batch and precision are stated ran on two platforms "
+            "or more under one framework; record or import its trials on another one"
         )
-    return [_judged(problem, trials, budget, seeds, progress) for problem in found]
+    if not budget:
+        return [_judged(problem, 0) for problem in found]
+    replayed = Replays(trials, budget, seeds, progress).of(found)
+    return [_judged(problem, budget, chosen) for problem, chosen in zip(found, replayed, strict=True)]
 
 
-def _judged(
-    problem: Problem,
-    trials: Sequence[Trial],
-    budget: int,
-    seeds: int,
-    progress: Callable[[str], None] | None,
-) -> Portability:
+def _judged(problem: Problem, budget: int, replayed: Sequence[list[int | None]] = ()) -> Portability:
+    """``replayed`` (seeds, p): what pretune chose within the budget."""
     figures = {kind: getattr(kinds, kind)(problem) for kind in kinds.KINDS}
     draws = _draws(problem)
     outcomes = [
         _outcome(problem, policy, figures, draws) for policy in policies(problem, figures["application"])
     ]
-    if budget:
-        chosen = within_budget(problem, trials, budget, seeds, progress)
-        outcomes.append(_mean_outcome(problem, f"pretune, {budget} trials", chosen, figures, draws))
-    return Portability(
-        problem.name,
-        [platform.name for platform in problem.platforms],
-        np.isfinite(problem.speed).sum(axis=0).tolist(),
-        outcomes,
-    )
+    searched = np.isfinite(problem.speed).sum(axis=0).tolist()
+    if replayed:
+        outcome = _mean_outcome(problem, f"pretune, {budget} trials", replayed, figures, draws)
+        few = [p.name for p, n in zip(problem.platforms, searched, strict=True) if n <= budget]
+        note = f"; all that was recorded on {', '.join(few)} is tried" if few else ""
+        outcomes.append(replace(outcome, note=outcome.note + note))
+    return Portability(problem.name, [platform.name for platform in problem.platforms], searched, outcomes)
 
 
 def _draws(problem: Problem) -> Array | None:
@@ -131,7 +130,7 @@ def _outcome(problem: Problem, policy: Policy, figures: dict[str, Array], draws:
 def _mean_outcome(
     problem: Problem,
     name: str,
-    chosen: list[list[int | None]],
+    chosen: Sequence[list[int | None]],
     figures: dict[str, Array],
     draws: Array | None,
 ) -> Outcome:
@@ -169,6 +168,5 @@ def _cell(figure: Array, row: int | None, j: int) -> float | None:
 
 def _hfu(problem: Problem, cells: dict[str, list[float | None]], row: int | None, j: int) -> float | None:
     mfu = cells["architectural"][j]
-    if mfu is None or row is None:
-        return None
-    return mfu * kinds.hardware_flops(problem.workload, problem.configurations[row])
+    more = kinds.hardware_flops(problem.workload, problem.configurations[row]) if row is not None else None
+    return mfu * more if mfu is not None and more is not None else None

@@ -48,10 +48,10 @@ def scores(efficiencies: Sequence[float], draws: Array | None = None) -> Scores:
     runs = each[each > 0]
     interval = None
     if draws is not None and len(draws):
-        low, high = np.quantile([harmonic(draw) for draw in draws], (0.025, 0.975))
+        low, high = np.quantile(harmonic(draws), (0.025, 0.975))
         interval = (float(low), float(high))
     return Scores(
-        harmonic(each),
+        float(harmonic(each)),
         float(runs.mean()) if len(runs) else 0.0,
         float(each.min()),
         len(runs) / len(each),
@@ -59,8 +59,11 @@ def scores(efficiencies: Sequence[float], draws: Array | None = None) -> Scores:
     )
 
 
-def harmonic(efficiencies: Array) -> float:
-    return float(hmean(efficiencies)) if (efficiencies > 0).all() else 0.0
+def harmonic(efficiencies: Array) -> Array:
+    """(..., h) to (...): the harmonic mean over the last axis, 0 where one of them is 0."""
+    runs = (efficiencies > 0).all(axis=-1)
+    means = hmean(np.where(efficiencies > 0, efficiencies, 1.0), axis=-1)
+    return np.asarray(np.where(runs, means, 0.0))
 
 
 def cascade(efficiencies: Sequence[float]) -> list[tuple[float, float]]:
@@ -69,4 +72,4 @@ def cascade(efficiencies: Sequence[float]) -> list[tuple[float, float]]:
     Sewall et al. 2020, Interpreting and Visualizing Performance Portability Metrics (P3HPC at SC'20).
     """
     ordered = np.sort(np.asarray(efficiencies, dtype=float))[::-1]
-    return [(float(ordered[k]), harmonic(ordered[: k + 1])) for k in range(len(ordered))]
+    return [(float(ordered[k]), float(harmonic(ordered[: k + 1]))) for k in range(len(ordered))]
