@@ -62,6 +62,18 @@ def test_what_was_not_tried_is_predicted_alone_and_what_is_not_read_does_not_hid
     assert all(other.predicted for other in found.alternatives)
 
 
+def test_what_only_the_comparison_ran_is_measured_too(searched, space, recorded):
+    """A baseline that won is no trial of the search."""
+    tuner, best = searched
+    other = best.model_copy(update={"zero_stage": 1})
+    ran = [t for t in TrialStore(recorded).trials() if t.ok and t.knobs.settings() == other.settings()]
+    assert ran
+    found = next(each for each in reasons(tuner, space, other, best, ran).why if each.knob == "zero_stage")
+    assert next(each.measured for each in found.alternatives if each.value == 0) > 1
+    untold = next(each for each in reasons(tuner, space, other, best).why if each.knob == "zero_stage")
+    assert all(each.measured is None for each in untold.alternatives)
+
+
 def test_runners_up_are_other_configurations_in_order(searched, space):
     tuner, best = searched
     found = reasons(tuner, space, best, best).runners_up

@@ -66,22 +66,25 @@ def show_side_by_side(found: SideBySide, page: str) -> None:
     console.print(table)
 
 
+def _times(share: float | None) -> str:
+    return "" if share is None else "failed" if share == 0 else f"{share:.2f}x"
+
+
 def _ratio(found: dict[str, Any] | None) -> str:
     return "" if found is None or found["ratio"] is None else f"{found['ratio']:.2f}x"
 
 
 def _show_reasons(console: Console, found: Reasons) -> None:
     """What changing one knob alone costs, and what else may be chosen."""
-    if any(why.alternatives for why in found.why):
-        table = Table(title="one knob changed, all else as in the files", title_justify="left")
-        for name in ("knob", "there", "instead", "predicted", "measured"):
-            table.add_column(name, justify="left" if name in ("knob", "there", "instead") else "right")
-        for why in found.why:
-            for number, other in enumerate(why.alternatives):
-                head = (why.knob, cell(why.value)) if number == 0 else ("", "")
-                predicted = "" if other.predicted is None else f"{other.predicted:.2f}x"
-                measured = "" if other.measured is None else f"{other.measured:.2f}x"
-                table.add_row(*head, cell(other.value), predicted, measured or "")
+    table = Table(title="one knob changed, all else as in the files", title_justify="left")
+    for name in ("knob", "there", "instead", "predicted", "measured"):
+        table.add_column(name, justify="left" if name in ("knob", "there", "instead") else "right")
+    for why in found.why:
+        told = [other for other in why.alternatives if (other.predicted, other.measured) != (None, None)]
+        for number, other in enumerate(told):
+            head = (why.knob, cell(why.value)) if number == 0 else ("", "")
+            table.add_row(*head, cell(other.value), _times(other.predicted), _times(other.measured))
+    if table.row_count:
         console.print(table)
     if found.default_place:
         console.print("the default is predicted {} of {} configurations".format(*found.default_place))

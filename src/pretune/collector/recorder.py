@@ -17,7 +17,7 @@ from pretune.collector.keep import keep
 from pretune.collector.meter import Meter
 from pretune.collector.outcome import cause, judge
 from pretune.collector.ranks import Ranks
-from pretune.collector.sheet import report, trial_here
+from pretune.collector.sheet import report, stop_asked, trial_here
 from pretune.collector.software import versions
 from pretune.collector.watcher import LAST_S, Watcher
 from pretune.datasets.knobs import Knobs
@@ -92,7 +92,8 @@ class TrialRecorder:
         # one id for all ranks, since any of them may have to write
         self.spec = self.spec.model_copy(update={"trial_id": ranks.gather(self.spec.trial_id)[0]})
         told = report if ranks.rank == 0 else None
-        self._meter = Meter(self.spec.measure, ranks, PeakMemory(self.late), told)
+        stop = stop_asked if trial_here() else None
+        self._meter = Meter(self.spec.measure, ranks, PeakMemory(self.late), told, stop)
         root = str(self.store.root if hasattr(self.store, "root") else self.store)
         vanished = self._made(Status.CRASH, "not ended", self._meter.alone())
         self._watcher = Watcher(vanished, root, ranks.rank)

@@ -54,7 +54,8 @@ def trial_here() -> TrialSpec | None:
 
 
 def report(phase: str, windows: int, window_times_s: Sequence[float] = ()) -> None:
-    """Tell the tuner how far the trial is: it ends what makes no progress. Nothing outside of a trial."""
+    """Tell the tuner how far the trial is: it ends what makes no progress, or will not be the best. Nothing
+    outside of a trial."""
     from pretune.collector.evidence import write_json
 
     if SHEET in os.environ:
@@ -62,6 +63,13 @@ def report(phase: str, windows: int, window_times_s: Sequence[float] = ()) -> No
         record = {"phase": phase, "windows": windows, "time": time.time()}
         record |= {"window_times_s": list(window_times_s)} if window_times_s else {}
         write_json(path, record, durable=False)
+
+
+def stop_asked() -> bool:
+    """Whether the tuner wants the trial to end with what it has measured."""
+    from pretune.collector.evidence import STOP
+
+    return SHEET in os.environ and Path(os.environ[SHEET]).with_name(STOP).exists()
 
 
 def hand_over(trial: Trial) -> bool:

@@ -70,15 +70,17 @@ class Reasons:
         return asdict(self)
 
 
-def reasons(tuner: Tuner, varied: Varied, best: Knobs, default: Knobs) -> Reasons:
-    """Around ``best``, over the knobs that the space varies, with their values."""
-    believed = tuner.strategy.predict()
-    points = _points(tuner.trials)
+def reasons(
+    tuner: Tuner, varied: Varied, best: Knobs, default: Knobs, compared: Iterable[Trial] = ()
+) -> Reasons:
+    """Around ``best``, over the knobs that the space varies; ``compared``: trials beside the search's."""
+    believed, trials = tuner.strategy.predict(), [*tuner.trials, *compared]
+    points = _points(trials)
     others = [point for point in points if key(Knobs(**point.knobs)) != key(best)]
     return Reasons(
         others[:RUNNERS_UP],
         pareto(points),
-        [_why(tuner, believed, name, varied, best) for name in varied],
+        [_why(tuner, trials, believed, name, varied, best) for name in varied],
         _place(tuner.candidates, believed, default),
     )
 
@@ -125,14 +127,10 @@ def _beside(point: Point) -> tuple[float, float]:
 
 
 def _why(
-    tuner: Tuner,
-    believed: Prediction | None,
-    name: str,
-    varied: Varied,
-    best: Knobs,
+    tuner: Tuner, trials: Sequence[Trial], believed: Prediction | None, name: str, varied: Varied, best: Knobs
 ) -> Why:
     now = best.settings().get(name)
-    top = fastest(trial for trial in tuner.trials if key(trial.knobs) == key(best))
+    top = fastest(trial for trial in trials if key(trial.knobs) == key(best))
     at = tuner.candidates.row_of(best)
     others = [value for value in varied[name] if value != now]
     rows = [(value, _row_with(tuner, believed, name, value, varied, best)) for value in others]
@@ -141,7 +139,7 @@ def _why(
             value,
             float(believed.mean[row] / believed.mean[at]) if believed and at is not None else None,
             float(believed.chance_to_run[row]) if believed else None,
-            _measured(tuner.trials, tuner.candidates.knobs[row], top),
+            _measured(trials, tuner.candidates.knobs[row], top),
         )
         for value, row in rows
         if row is not None

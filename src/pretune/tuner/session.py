@@ -221,7 +221,9 @@ class TuningSession:
     def _reasons(self, tuner: Tuner, comparison: Comparison, default: Knobs) -> Reasons:
         knobs = self.job.space_of_knobs().knobs
         varied = {name: values for name, values in knobs.items() if len(values) > 1}
-        return reasons(tuner, varied, comparison.recommended.knobs, default)
+        roles = (comparison.winner, comparison.default, comparison.careful)
+        compared = [trial for role in roles if role for trial in role.trials]
+        return reasons(tuner, varied, comparison.recommended.knobs, default, compared)
 
     def _begin_tracking(self) -> None:
         none = self.job.history.path == "none"
