@@ -11,6 +11,7 @@ from scipy.stats import hmean
 
 from pretune.datasets import Accelerator, Knobs, Link, ModelSpec, PeakFlops, Platform, Trial, Workload
 from pretune.datasets.stated import StatedWorkload
+from pretune.datasets.trial import Status
 from pretune.errors import InputError
 from pretune.tuner.portability import portability
 from pretune.tuner.portability.efficiency import bound, gradient_seconds, hardware_flops, peak
@@ -98,6 +99,12 @@ def test_what_runs_out_of_memory_is_unsupported_and_what_nobody_ran_is_unknown()
     assert low < 0.8 < high
     assert found["stock defaults"].scores["application"] is None  # DeepSpeed's own was not run
     assert found["tuned on each"].scores["application"].harmonic == 1.0
+
+
+def test_a_trial_whose_host_was_taken_away_says_nothing():
+    update = {"trial_id": "gone", "status": Status.INTERRUPTED, "cause": "preempted"}
+    gone = trial(A, 0.0, 9, micro_batch=8).model_copy(update=update)
+    assert judged([*TRIALS, gone]) == judged()
 
 
 def test_other_efficiencies_tell_a_slow_network_from_bad_tuning():

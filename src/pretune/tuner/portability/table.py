@@ -17,7 +17,7 @@ from pretune.datasets.frameworks import FRAMEWORKS
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Fingerprint, StatedPlatform
 from pretune.datasets.stated import StatedWorkload
-from pretune.datasets.trial import Trial, TrialSpec
+from pretune.datasets.trial import Status, Trial, TrialSpec
 from pretune.errors import InputError
 from pretune.tuner.space import Key, key
 
@@ -122,7 +122,8 @@ def problems(trials: Iterable[Trial], platforms: Sequence[str] = (), least: int 
         told = trial.workload
         known = told.sequence_length and told.global_batch_tokens and told.precision
         wanted = not platforms or trial.platform.name in platforms
-        if known and wanted and trial.purpose != "diagnostic":
+        tells = trial.purpose != "diagnostic" and trial.status is not Status.INTERRUPTED
+        if known and wanted and tells:
             grouped[told, trial.framework][trial.platform.name].append(trial)
     found = []
     for (workload, framework), by_platform in grouped.items():
