@@ -275,6 +275,8 @@ def _command(value: Any, folder: Path, where: str) -> Script:
         raise InputError(
             f"{where}: log_format: {script.log_format!r} is nothing that training prints; known: {known}"
         )
+    if script.run is None:  # nothing runs there: the job is the same one wherever its file lies
+        return script
     return script.model_copy(update={"folder": str((folder / script.folder).resolve())})
 
 
