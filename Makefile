@@ -8,7 +8,7 @@ installed := $(VENV)/.installed
 # root may make network namespaces and control groups; anyone else tests without them
 system := $(if $(filter 0,$(shell id -u)),, and not system)
 
-.PHONY: help env tune test test-all lint docs gate bench clean
+.PHONY: help env tune test test-all lint docs gate figures bench clean
 
 help: ## what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -39,6 +39,9 @@ docs: export NO_MKDOCS_2_WARNING = 1
 
 docs: env ## the site, in site/; a link or a name that leads nowhere is an error
 	$(bin)/mkdocs build --strict --quiet
+
+figures: env ## the pictures of the documentation, from a real session (tmux and a Chromium)
+	$(bin)/python docs/figures.py
 
 gate bench: export OMP_NUM_THREADS = 1 # small matrices: threads cost more than they bring
 

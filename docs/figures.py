@@ -1,4 +1,5 @@
-"""The README's pictures, from a real session: the terminal as SVG, and its MLflow page as PNG.
+"""The pictures of the documentation, from a real session: the terminal, its report and its MLflow page;
+and the cascade of the shipped platforms.
 
     python docs/figures.py [--job examples/quickstart.yaml] [--out runs/figures]
 
@@ -12,6 +13,7 @@ import argparse
 import io
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -25,6 +27,7 @@ from pretune.mlflow_config import ui_command
 from pretune.mlflow_config.settings import sqlite_uri
 
 HERE = Path(__file__).resolve().parent
+BROWSERS = ("chromium", "chromium-headless-shell")
 PANE, COLUMNS, ROWS, PORT = "pretune-figures", 118, 50, 5079
 
 
@@ -60,13 +63,34 @@ def page(out: Path, run_id: str, experiment_id: str) -> None:
     try:
         wait_for(f"http://127.0.0.1:{PORT}/health")
         url = f"http://127.0.0.1:{PORT}/#/experiments/{experiment_id}/runs/{run_id}"
-        shot = ["chromium", "--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1400,1350"]
-        subprocess.run(
-            [*shot, "--virtual-time-budget=20000", f"--screenshot={HERE / 'mlflow.png'}", url], check=True
-        )
+        shot(url, HERE / "mlflow.png", "1400,1350")
     finally:
         server.terminate()
         server.wait()
+
+
+def report(out: Path) -> None:
+    """The top of the session's report, as it looks on a desk and on a telephone."""
+    page, pretune = out / "report.html", str(Path(sys.executable).with_name("pretune"))
+    subprocess.run([pretune, "report", str(out), "--out", str(page)], check=True)
+    for name, size in {"report": "1100,1400", "report-narrow": "500,1400"}.items():
+        shot(page.resolve().as_uri(), HERE / f"{name}.png", size)
+
+
+def cascade(out: Path) -> None:
+    """What ``pretune portability`` draws of the platforms that ship."""
+    pretune = str(Path(sys.executable).with_name("pretune"))
+    subprocess.run(
+        [pretune, "portability", "--plot", str(out / "cascade")], check=True, stdout=subprocess.DEVNULL
+    )
+    (HERE / "cascade.svg").write_bytes((out / "cascade" / "cascade-1.svg").read_bytes())
+
+
+def shot(url: str, path: Path, size: str) -> None:
+    """A screenshot by whichever Chromium is installed."""
+    browser = next(found for name in BROWSERS if (found := shutil.which(name)))
+    command = [browser, "--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={size}"]
+    subprocess.run([*command, "--virtual-time-budget=20000", f"--screenshot={path}", url], check=True)
 
 
 def wait_for(url: str) -> None:
@@ -92,6 +116,8 @@ def main() -> int:
     run_id = json.loads((arguments.out / "session.json").read_text())["mlflow_run_id"]
     experiment = MlflowClient(sqlite_uri(arguments.out)).get_run(run_id).info.experiment_id
     page(arguments.out, run_id, experiment)
+    report(arguments.out)
+    cascade(arguments.out)
     return 0
 
 

@@ -26,6 +26,7 @@ _ENVIRONMENT = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
+_TRAINING = {"mlflow.experimentKind": "custom_model_development"}  # else the page is laid out for prompts
 _CHATTY = ("mlflow", "alembic")
 
 
@@ -81,8 +82,8 @@ def _create_experiment(client: MlflowClient, uri: str) -> str:
 
     place = artifacts(uri)
     try:
-        made = client.create_experiment(EXPERIMENT, artifact_location=place.as_uri() if place else None)
-        return str(made)
+        folder = place.as_uri() if place else None
+        return str(client.create_experiment(EXPERIMENT, folder, tags=_TRAINING))
     except MlflowException:
         found = client.get_experiment_by_name(EXPERIMENT)
         if found is None:
