@@ -64,6 +64,7 @@ class Answer:
         found = self.comparison
         return {
             "session": self.state.id,
+            "words": self.sentences(),
             "platform": self.state.platform.name,
             "workload": self.job.workload().name,
             "trials": {"number": len(self.trials), "list": [self._trial(trial) for trial in self.trials]},

@@ -270,8 +270,6 @@ def _history(value: Any, folder: Path, where: str) -> History:
 
 def _command(value: Any, folder: Path, where: str) -> Script:
     script = Script.from_mapping(value, where)
-    if script.run is None:  # no script runs: the same job wherever its file lies
-        return script
     if script.log_format not in (None, *LOGS):
         known = ", ".join(LOGS)
         raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pretune.collector.evidence import read_json
 from pretune.datasets.knobs import Knobs
@@ -25,14 +26,14 @@ class Recalled:
     """A session as far as it came. ``trials``: all that ended, comparison included, as their ids count them.
 
     ``predicted``: what was told before a trial, by its id. ``begun``: ids of trials that have not ended.
-    ``finished``: it came to its end; more budget makes it go on.
+    ``written``: the answer as the session wrote it at its end; None where it has not ended with these trials.
     """
 
     answer: Answer
     trials: list[Trial]
     predicted: dict[str, Predicted]
     begun: list[str]
-    finished: bool
+    written: dict[str, Any] | None
 
 
 def is_session(folder: Path) -> bool:
@@ -56,13 +57,13 @@ def recall(folder: Path) -> Recalled:
     told = {trial.trial_id: found for trial in trials if (found := read_predicted(runs / trial.trial_id))}
     begun = sorted(path.parent.name for path in runs.glob("*/spec.json") if path.parent.name not in stored)
     answer = _answer(job, state, folder, trials)
-    return Recalled(answer, trials, told, begun, _is_written(answer))
+    return Recalled(answer, trials, told, begun, _written(answer))
 
 
-def _is_written(answer: Answer) -> bool:
-    """Whether the answer in the folder is the one of these trials; it is written when a session ends."""
-    written = (read_json(answer.out / "best.json") or {}).get("trials", {}).get("list", [])
-    return [each["trial_id"] for each in written] == [trial.trial_id for trial in answer.trials]
+def _written(answer: Answer) -> dict[str, Any] | None:
+    found: dict[str, Any] = read_json(answer.out / "best.json") or {"trials": {"list": []}}
+    ids = [each["trial_id"] for each in found["trials"]["list"]]
+    return found if "words" in found and ids == [trial.trial_id for trial in answer.trials] else None
 
 
 def _answer(job: JobSpec, state: SessionState, folder: Path, trials: list[Trial]) -> Answer:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from pretune.datasets.trial import Trial
-from pretune.tuner.answer import Answer
+from pretune.tuner.answer import NAMES, Answer, sentence
 from pretune.tuner.recall import Recalled
 from pretune.tuner.report.gathered import Gathered, counted, naming
 from pretune.tuner.tables import Cell, Section, Table
@@ -21,7 +24,8 @@ def answer(gathered: Gathered) -> Section:
 
 def answered(found: Answer) -> Section:
     """What a session that came to its end shows of itself."""
-    return Section(KEY, TITLE, found.sentences(), [answer_table(found)])
+    told = found.reasons.asdict() if found.reasons else None
+    return Section(KEY, TITLE, _gain_first(found.sentences()), [answer_table(found), *_reasons(told)])
 
 
 def answer_table(found: Answer) -> Table:
@@ -57,21 +61,63 @@ def answer_table(found: Answer) -> Table:
 def _of_session(session: Recalled) -> Section:
     found = session.answer
     compared = found.comparison is not None and any(found.comparison.winner.trials)
-    words = found.sentences() if session.finished or found.comparison is None else []
+    tables = [answer_table(found)] if compared else []
+    if (written := session.written) is not None:
+        words, tables = _gain_first(written["words"]), [*tables, *_reasons(written["reasons"])]
+        return Section(KEY, TITLE, words, tables, _to_use(found))
+    begun = f"the session is not finished: {counted(len(session.begun), 'trial')} begun and not ended"
+    return Section(KEY, TITLE, [*_so_far(found), begun], tables)
+
+
+def _so_far(found: Answer) -> list[str]:
+    """What can be said before the end."""
     best = fastest(found.trials)
-    if best is not None and not compared:
+    if best is None or found.comparison is None:
+        return [f"none of {counted(len(found.trials), 'trial')} ran so far"]
+    if not found.comparison.winner.trials:
         knobs = naming(found.trials)(best)
-        words = [
+        return [
             f"fastest so far: {_speed(best)} with {knobs} ({best.trial_id}); not compared with the defaults"
         ]
-    elif best is not None and not session.finished:
-        words = [*found.sentences()[:-1], "the comparison is not finished"]
-    if not session.finished:
-        words.append(
-            f"the session is not finished: {counted(len(session.begun), 'trial')} begun and not ended"
-        )
-    tables = [answer_table(found)] if compared else []
-    return Section(KEY, TITLE, words, tables, _to_use(found) if session.finished else [])
+    ratios = found.comparison.over_baselines(found.comparison.winner).items()
+    return [sentence(NAMES[role], each) for role, each in ratios if each is not None]
+
+
+def _gain_first(words: Sequence[str]) -> list[str]:
+    """How the search ended comes after what it found."""
+    return sorted(words, key=lambda line: line.startswith("the search ended"))
+
+
+def _reasons(told: Mapping[str, Any] | None) -> list[Table]:
+    """What else is good, and what other values of each knob would bring."""
+    if told is None:
+        return []
+    runners = [_point(each) for each in told["runners_up"]]
+    why: list[dict[str, Cell]] = [
+        {"knob": each["knob"], "best has": _word(each["value"]), "instead": _word(other["value"])}
+        | {"predicted ratio": other["predicted"], "measured ratio": other["measured"]}
+        | {"chance to run": other["chance_to_run"]}
+        for each in told["why"]
+        for other in each["alternatives"]
+    ]
+    return [
+        Table.of(runners, "Runners-up"),
+        Table.of(why, "Another value of one knob, all else as in the best: throughput over the best's"),
+    ]
+
+
+def _point(told: Mapping[str, Any]) -> dict[str, Cell]:
+    headroom = told["headroom_bytes"]
+    return {
+        "trial": told["trial_id"],
+        "tokens/s per device": told["tokens_per_s_per_device"],
+        "headroom GiB": None if headroom is None else headroom / 2**30,
+        "joules per token": told["joules_per_token"],
+    }
+
+
+def _word(value: object) -> str:
+    return "not set" if value is None else str(value)
 
 
 def _to_use(found: Answer) -> list[str]:
