@@ -103,6 +103,7 @@ ZERO = declare(
         "torch_adam",
         None,
         "Step with torch.optim, not DeepSpeed's compiled AdamW; default on gloo only.",
+        takes=bool,
     ),
 )
 
@@ -113,10 +114,13 @@ class DeepSpeed(Framework):
     """``deepspeed.initialize``: ZeRO over dp, AutoTP over tp, and a ``PipelineModule`` where pp is over 1."""
 
     name = "deepspeed"
+    distribution = "deepspeed"
     knobs: ClassVar = merged(LAYOUT, ZERO, PROGRAM)
     script_options = "--deepspeed_config ds_config.json (Hugging Face Trainer: --deepspeed ds_config.json)"
 
     def problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
+        if wrong := self.wrong_values(knobs):
+            return wrong
         problems = layout_problems(workload, platform, knobs)
         asked = knobs.model_copy(update={"precision": knobs.precision or workload.precision})
         problems += one_of(asked, "precision", ("fp32", "bf16", "fp16"), "is not built in")
@@ -131,8 +135,6 @@ class DeepSpeed(Framework):
         threshold = knobs.stage3_param_persistence_threshold
         if threshold is not None and threshold < 0:
             problems.append(Problem("stage3_param_persistence_threshold", f"{threshold} is negative", (0,)))
-        if not isinstance(knobs.settings().get("torch_adam", True), bool):
-            problems.append(Problem("torch_adam", "is neither true nor false", (True, False)))
         return problems
 
     def program_problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
