@@ -1,4 +1,7 @@
-"""The argument list of Megatron-LM that a configuration becomes."""
+"""The argument list of Megatron-LM that a configuration becomes.
+
+What is at Megatron-LM's own default is left out where older versions do not know the option.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,8 @@ def _experts(model: ModelSpec, told: dict[str, KnobValue]) -> Iterator[Argument]
     yield "--moe-router-topk", model.experts_per_token
     yield "--moe-ffn-hidden-size", model.ffn_size
     yield "--moe-token-dispatcher-type", told["moe_token_dispatcher"]
-    yield "--expert-tensor-parallel-size", told["expert_tp"]
+    if told["expert_tp"] != told["tp"]:
+        yield "--expert-tensor-parallel-size", told["expert_tp"]
     if told["moe_grouped_gemm"]:
         yield ("--moe-grouped-gemm",)
 
@@ -89,7 +93,7 @@ def _batch_and_layout(workload: Workload, told: dict[str, KnobValue]) -> Iterato
         yield "--num-virtual-stages-per-pipeline-rank", told["vp"]
         if not told["overlap_p2p_comm"]:
             yield ("--no-overlap-p2p-communication",)
-    if told["cp"] != 1:
+    if told["cp"] != 1 and told["cp_comm_type"] != "p2p":
         yield "--cp-comm-type", told["cp_comm_type"]
 
 
@@ -109,7 +113,8 @@ def _compute(workload: Workload, told: dict[str, KnobValue]) -> Iterator[Argumen
     if precision := _PRECISIONS[str(told["precision"])]:
         yield precision
     yield "--optimizer", "adam" if workload.optimizer == "adamw" else "sgd"
-    yield "--attention-backend", told["attention"]
+    if told["attention"] != "auto":
+        yield "--attention-backend", told["attention"]
     if told["activation_checkpointing"] != "none":
         yield "--recompute-granularity", told["activation_checkpointing"]
     if told["activation_checkpointing"] == "full":
