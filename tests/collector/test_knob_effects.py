@@ -79,6 +79,8 @@ CASES = {
     "offload": case(offload_optimizer="cpu"),
     "offload zero 2": case(2, offload_optimizer="cpu"),
     "offload zero 3": case(3, offload_optimizer="cpu"),
+    "round robin zero 2": case(2, round_robin_gradients=True),
+    "offload weights": case(3, offload_param="cpu"),
     "eager": case(attention="eager"),
     "eager selective": case(attention="eager", activation_checkpointing="selective"),
     "eager full": case(attention="eager", activation_checkpointing="full"),
@@ -92,6 +94,8 @@ CASES = {
         for stage in (1, 2, 3)
         for name, value in inert(stage).items()
     },
+    # the last: DeepSpeed makes its groups once in a process
+    "second partition": case(3, zero_hpz_partition_size=2, **SHARDED),
 }
 
 

@@ -279,13 +279,16 @@ class Space(Spec):
             if knob is None:
                 known = ", ".join(declared.knobs)
                 raise InputError(f"{where}: {name} is no knob of {declared.name}; known: {known}, env.NAME")
-            if knob.numerics and set(values) != {workload.precision} and not self.allow_numerics:
+            unchanged = {workload.precision, knob.default}
+            if knob.numerics and not set(values) <= unchanged and not self.allow_numerics:
                 raise InputError(
                     f"{where}: {name} changes what is computed, so speed alone must not choose it; "
                     "leave it out or set allow_numerics: true"
                 )
             for value in values:
                 Knobs.from_mapping({name: value}, where)
+                for problem in knob.wrong(value):
+                    raise InputError(f"{where}: {problem}")
 
     def grid(self, where: str = "space") -> tuple[pl.DataFrame, Counter[str]]:
         """A column per knob, a row per combination that meets the constraints; how many each one dropped.

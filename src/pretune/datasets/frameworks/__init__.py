@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pretune.datasets.frameworks.base import Collective, Framework, KnobDeclaration, Problem
 from pretune.datasets.frameworks.deepspeed import DeepSpeed
+from pretune.datasets.frameworks.fsdp import FSDP
+from pretune.datasets.frameworks.megatron import Megatron
 from pretune.datasets.frameworks.torch_ddp import TorchDDP
 from pretune.errors import InputError
 
 __all__ = ["FRAMEWORKS", "Collective", "Framework", "KnobDeclaration", "Problem", "framework"]
 
-FRAMEWORKS: dict[str, Framework] = {each.name: each for each in (DeepSpeed(), TorchDDP())}
+FRAMEWORKS: dict[str, Framework] = {each.name: each for each in (DeepSpeed(), FSDP(), Megatron(), TorchDDP())}
 
 
 def framework(name: str) -> Framework:

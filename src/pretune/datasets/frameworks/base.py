@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import ClassVar, Literal
 
 from pretune.datasets.knobs import Knobs, KnobValue
@@ -22,7 +24,10 @@ class KnobDeclaration:
     the workload's own precision changes nothing. ``inert`` names the backends on which the knob
     changes nothing at any setting of the others, with the reason; ``zero_stages`` the ZeRO stages
     that read it. ``free``: no rule and no derived value looks at its value, so that a space is judged
-    without multiplying by it.
+    without multiplying by it. ``takes``: what its values are, where :class:`Knobs` has no field that says
+    so: a type (counts are at least 1, numbers above 0), or the words. ``rare``: a configuration
+    holds it only off its default, so that most trials say nothing of it. ``since`` and ``until``: the first
+    and the last version of the framework that knows it, where that is known.
     """
 
     name: str
@@ -32,6 +37,37 @@ class KnobDeclaration:
     inert: Mapping[str, str] = field(default_factory=dict)
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     free: bool = False
+    takes: type[bool] | type[int] | type[float] | tuple[str, ...] | None = None
+    rare: bool = False
+    since: str = ""
+    until: str = ""
+
+    def wrong(self, value: KnobValue) -> list[Problem]:
+        """A problem when ``value`` is none that the knob takes."""
+        near: tuple[KnobValue, ...] = () if self.default is None else (self.default,)
+        if isinstance(self.takes, tuple):
+            fits, what, near = value in self.takes, "not known", self.takes
+        elif self.takes is bool:
+            fits, what, near = isinstance(value, bool), "neither true nor false", (True, False)
+        elif self.takes is not None:
+            numbers = int if self.takes is int else (int, float)
+            fits = not isinstance(value, bool) and isinstance(value, numbers) and value > 0
+            what = f"not a positive {'whole ' if self.takes is int else ''}number"
+        else:
+            return []
+        return [] if fits else [Problem(self.name, f"{value!r} is {what}", near)]
+
+    def unknown_to(self, framework: str, version: str) -> list[Problem]:
+        """A problem when ``version`` of the framework is older or newer than those that know the knob."""
+        if self.since and _parts(version) < _parts(self.since):
+            return [
+                Problem(self.name, f"{framework} {version} is installed, which knows it from {self.since}")
+            ]
+        if self.until and _parts(version) > _parts(self.until):
+            return [
+                Problem(self.name, f"{framework} {version} is installed, which knew it up to {self.until}")
+            ]
+        return []
 
 
 @dataclass(frozen=True)
@@ -66,10 +102,26 @@ class Collective:
     group: Literal["dp", "tp", "pp"] = "dp"
 
 
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
+
+
+@cache
+def installed(distribution: str) -> str | None:
+    """The version of a distribution beside pretune; None where there is none."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 class Framework(ABC):
     """One framework. Stateless; importing it must not import the framework itself."""
 
     name: ClassVar[str]
+    distribution: ClassVar[str]  # by which it is installed
     knobs: ClassVar[Mapping[str, KnobDeclaration]]
     script_options: ClassVar[str] = ""  # with what a user's script is started, so that it reads the files
 
@@ -84,10 +136,25 @@ class Framework(ABC):
     def refusals(
         self, workload: Workload, platform: Platform, knobs: Knobs, own_script: bool = False
     ) -> list[Problem]:
-        """Everything that keeps a trial from running: the framework's problems and, unless the job runs a
-        script of its own, the trial program's."""
-        problems = self.problems(workload, platform, knobs)
+        """Everything that keeps a trial from running: the framework's problems, those of the version that is
+        installed here, if one is, and, unless the job runs a script of its own, the trial program's."""
+        problems = self.problems(workload, platform, knobs) + self.version_problems(knobs)
         return problems if own_script else problems + self.program_problems(workload, platform, knobs)
+
+    def wrong_values(self, knobs: Knobs) -> list[Problem]:
+        """The declared knobs whose values are none that they take: rules look at sound values only."""
+        told = knobs.settings()
+        return [
+            problem for name in told if name in self.knobs for problem in self.knobs[name].wrong(told[name])
+        ]
+
+    def version_problems(self, knobs: Knobs, version: str | None = None) -> list[Problem]:
+        """The knobs that ``version`` (None: the one that is installed here, if any) does not know."""
+        version = version or installed(self.distribution)
+        if version is None:
+            return []
+        told = [self.knobs[name] for name in knobs.settings() if name in self.knobs]
+        return [problem for knob in told for problem in knob.unknown_to(self.distribution, version)]
 
     @abstractmethod
     def files(self, workload: Workload, platform: Platform, knobs: Knobs) -> dict[str, str]:
@@ -108,7 +175,7 @@ class Framework(ABC):
 
     @abstractmethod
     def collectives(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Collective]:
-        """What one optimizer step issues, for resolved knobs."""
+        """What one optimizer step issues, for resolved knobs; a docstring says what of it is left out."""
 
     def resolve(
         self, workload: Workload, platform: Platform, knobs: Knobs, own_script: bool = False
@@ -126,12 +193,12 @@ class Framework(ABC):
     def filled(self, workload: Workload, platform: Platform, knobs: Knobs) -> Knobs:
         """``knobs`` with defaults and derived values, without judging them."""
 
-    def default_knobs(self, workload: Workload, platform: Platform) -> Knobs:
+    def default_knobs(self, workload: Workload, platform: Platform, own_script: bool = False) -> Knobs:
         """The stock configuration: micro_batch 1 and the framework's default for everything else.
 
         Raises :class:`IllegalKnobs` when even that cannot run here.
         """
-        return self.resolve(workload, platform, Knobs(micro_batch=1))
+        return self.resolve(workload, platform, Knobs(micro_batch=1), own_script)
 
     def unread(self, platform: Platform, knobs: Knobs) -> dict[str, str]:
         """The knobs of ``knobs`` that change nothing beside the others on ``platform``, with the reason."""
@@ -150,4 +217,6 @@ class Framework(ABC):
     def with_defaults(self, knobs: Knobs, derived: Mapping[str, KnobValue]) -> Knobs:
         """The knobs that are set, then ``derived``, then the declared defaults, as one configuration."""
         defaults = {name: each.default for name, each in self.knobs.items() if each.default is not None}
-        return Knobs.model_validate({**defaults, **derived, **knobs.settings()})
+        filled = {**defaults, **derived, **knobs.settings()}
+        quiet = [name for name, each in self.knobs.items() if each.rare and filled.get(name) == each.default]
+        return Knobs.model_validate({name: value for name, value in filled.items() if name not in quiet})

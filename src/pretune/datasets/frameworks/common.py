@@ -26,6 +26,11 @@ def merged(*groups: Mapping[str, KnobDeclaration]) -> Mapping[str, KnobDeclarati
     return both
 
 
+def chosen(group: Mapping[str, KnobDeclaration], *names: str) -> Mapping[str, KnobDeclaration]:
+    """Some declarations of a group."""
+    return {name: group[name] for name in names}
+
+
 LAYOUT = declare(
     KnobDeclaration("micro_batch", None, "Sequences per device in one forward and backward pass."),
     KnobDeclaration("accumulation", None, "Micro batches per optimizer step."),

@@ -6,117 +6,32 @@ import json
 from typing import Any, ClassVar
 
 from pretune.datasets.frameworks import replica, zero
-from pretune.datasets.frameworks.base import Collective, Framework, KnobDeclaration, Problem
-from pretune.datasets.frameworks.common import LAYOUT, PROGRAM, declare, inert, merged
+from pretune.datasets.frameworks.base import Collective, Framework, Problem
+from pretune.datasets.frameworks.common import LAYOUT, PROGRAM, merged
+from pretune.datasets.frameworks.deepspeed_knobs import RARE, ZERO
 from pretune.datasets.frameworks.legality import filled_layout, layout_problems, one_of, refuse_parallelism
 from pretune.datasets.knobs import Knobs, KnobValue
 from pretune.datasets.platform import Platform
+from pretune.datasets.stated import nearest_divisors
 from pretune.datasets.workload import Workload
 
-_BUCKET = 500_000_000
-
-ZERO = declare(
-    KnobDeclaration(
-        "zero_stage", 0, "Sharded over dp: nothing; optimizer states; gradients too; weights too."
-    ),
-    KnobDeclaration(
-        "reduce_bucket_size",
-        _BUCKET,
-        "Gradient elements reduced at a time.",
-        zero_stages=(1, 2, 3),
-        free=True,
-    ),
-    KnobDeclaration(
-        "allgather_bucket_size",
-        _BUCKET,
-        "Weight elements gathered at a time after the step.",
-        inert=inert("whole partitions are gathered by all_gather_into_tensor, unsharded", "gloo", "nccl"),
-        zero_stages=(1, 2),
-        free=True,
-    ),
-    KnobDeclaration(
-        "overlap_comm",
-        None,
-        "Reduce gradients while the backward pass runs; on by default at ZeRO-3 only.",
-        inert=inert("the CPU accelerator has no streams to overlap on", "gloo"),
-        zero_stages=(1, 2, 3),
-        free=True,
-    ),
-    KnobDeclaration(
-        "reduce_scatter",
-        True,
-        "Reduce-scatter the gradients at ZeRO-3, else all-reduce them. At ZeRO-1 and ZeRO-2 it changes "
-        "nothing on gloo: the same all-reduce either way.",
-        zero_stages=(1, 2, 3),
-        free=True,
-    ),
-    KnobDeclaration(
-        "allgather_partitions",
-        True,
-        "Gather updated weights in one collective instead of broadcasts.",
-        inert=inert("the flag is read and then not used by ZeRO-1, ZeRO-2 and ZeRO-3", "gloo", "nccl"),
-        free=True,
-    ),
-    KnobDeclaration(
-        "use_multi_rank_bucket_allreduce",
-        True,
-        "All-reduce a bucket of several ranks' gradients, else reduce to each owner.",
-        zero_stages=(1, 2),
-        free=True,
-    ),
-    KnobDeclaration(
-        "contiguous_gradients",
-        True,
-        "Copy gradients into one buffer of reduce_bucket_size elements as they come. On gloo it changes "
-        "nothing, except that off it makes ZeRO-3 reduce-scatter even with reduce_scatter off.",
-        zero_stages=(1, 2, 3),
-        free=True,
-    ),
-    KnobDeclaration(
-        "stage3_prefetch_bucket_size",
-        50_000_000,
-        "Weight elements fetched ahead.",
-        zero_stages=(3,),
-        free=True,
-    ),
-    KnobDeclaration(
-        "stage3_param_persistence_threshold",
-        100_000,
-        "Weights up to this size stay whole.",
-        zero_stages=(3,),
-    ),
-    KnobDeclaration(
-        "stage3_max_live_parameters",
-        1_000_000_000,
-        "Weight elements kept gathered at most.",
-        zero_stages=(3,),
-        free=True,
-    ),
-    KnobDeclaration(
-        "communication_data_type",
-        None,
-        "Type that gradients are reduced in; that of the weights unless set.",
-        numerics=True,
-    ),
-    KnobDeclaration("offload_optimizer", "none", "Where optimizer states live and the step runs."),
-    KnobDeclaration(
-        "torch_adam",
-        None,
-        "Step with torch.optim, not DeepSpeed's compiled AdamW; default on gloo only.",
-    ),
-)
-
-_OUTSIDE_ZERO_SECTION = {"zero_stage", "communication_data_type", "offload_optimizer", "torch_adam"}
+_OUTSIDE_ZERO_SECTION = {
+    *("zero_stage", "communication_data_type", "offload_optimizer", "torch_adam"),
+    *("offload_param", "partition_activations"),
+}
 
 
 class DeepSpeed(Framework):
     """``deepspeed.initialize``: ZeRO over dp, AutoTP over tp, and a ``PipelineModule`` where pp is over 1."""
 
     name = "deepspeed"
-    knobs: ClassVar = merged(LAYOUT, ZERO, PROGRAM)
+    distribution = "deepspeed"
+    knobs: ClassVar = merged(LAYOUT, ZERO, RARE, PROGRAM)
     script_options = "--deepspeed_config ds_config.json (Hugging Face Trainer: --deepspeed ds_config.json)"
 
     def problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
+        if wrong := self.wrong_values(knobs):
+            return wrong
         problems = layout_problems(workload, platform, knobs)
         asked = knobs.model_copy(update={"precision": knobs.precision or workload.precision})
         problems += one_of(asked, "precision", ("fp32", "bf16", "fp16"), "is not built in")
@@ -131,16 +46,14 @@ class DeepSpeed(Framework):
         threshold = knobs.stage3_param_persistence_threshold
         if threshold is not None and threshold < 0:
             problems.append(Problem("stage3_param_persistence_threshold", f"{threshold} is negative", (0,)))
-        if not isinstance(knobs.settings().get("torch_adam", True), bool):
-            problems.append(Problem("torch_adam", "is neither true nor false", (True, False)))
-        return problems
+        return problems + _rare_problems(platform.devices, knobs)
 
     def program_problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
         problems = refuse_parallelism(filled_layout(workload, platform, knobs), knobs, runs=("tp", "pp"))
         if knobs.compile and (knobs.tp or 1) > 1:  # on two busy cores 4 minutes were not enough for a toy
             reason = f"torch.compile breaks at every collective of AutoTP (tp {knobs.tp}), and takes minutes"
             problems.append(Problem("compile", reason, (False,)))
-        return problems
+        return problems + _unbuilt(platform, knobs)
 
     def filled(self, workload: Workload, platform: Platform, knobs: Knobs) -> Knobs:
         derived = filled_layout(workload, platform, knobs)
@@ -189,6 +102,8 @@ class DeepSpeed(Framework):
             config[knobs.precision] = {"enabled": True}
         if knobs.communication_data_type is not None:
             config["communication_data_type"] = knobs.communication_data_type
+        if knobs.settings().get("partition_activations"):
+            config["activation_checkpointing"] = {"partition_activations": True}
         if workload.optimizer == "sgd":  # not on DeepSpeed's list of optimizers tested under ZeRO
             config["zero_allow_untested_optimizer"] = True
         if knobs.offload_optimizer == "cpu" and _optimizer_class(workload, knobs).startswith("torch."):
@@ -235,10 +150,44 @@ def _partition(workload: Workload) -> dict[str, Any]:
     return {"use_default_specs": False, "layer_specs": split}
 
 
+def _unbuilt(platform: Platform, knobs: Knobs) -> list[Problem]:
+    """What the trial program has no kernel for, or does with torch instead."""
+    told = knobs.settings()
+    found = [
+        Problem(name, "DeepSpeed quantizes by a CUDA kernel", (False,))
+        for name in ("zero_quantized_weights", "zero_quantized_gradients")
+        if told.get(name) and platform.backend == "gloo"
+    ]
+    if told.get("partition_activations"):
+        reason = "the trial program recomputes by torch's checkpointing, which keeps activations whole"
+        found.append(Problem("partition_activations", reason, (False,)))
+    return found
+
+
+def _rare_problems(devices: int, knobs: Knobs) -> list[Problem]:
+    told, found = knobs.settings(), []
+    partition = int(told.get("zero_hpz_partition_size", 1))
+    if devices % partition:  # groups.py, _create_zero_param_parallel_group
+        reason = f"groups of {partition} ranks do not divide the {devices} devices"
+        found.append(Problem("zero_hpz_partition_size", reason, tuple(nearest_divisors(devices, partition))))
+    if told.get("offload_param") == "cpu" and knobs.zero_stage != 3:
+        reason = f"weights are offloaded by ZeRO-3 alone, but zero_stage is {knobs.zero_stage or 0}"
+        found.append(Problem("offload_param", reason, ("none",)))
+    if told.get("partition_activations") and (knobs.tp or 1) == 1:
+        found.append(
+            Problem("partition_activations", "splits over tensor-parallel ranks, but tp is 1", (False,))
+        )
+    return found
+
+
 def _zero_optimization(knobs: Knobs) -> dict[str, Any]:
-    """The section with every ZeRO setting spelled out; a stage ignores those of other stages."""
+    """The section with every usual ZeRO setting spelled out; a stage ignores those of other stages."""
+    told = knobs.settings()
     section: dict[str, Any] = {"stage": knobs.zero_stage}
-    section |= {name: getattr(knobs, name) for name in ZERO if name not in _OUTSIDE_ZERO_SECTION}
-    if knobs.offload_optimizer == "cpu":
-        section["offload_optimizer"] = {"device": "cpu"}
+    section |= {
+        name: told[name] for name in (*ZERO, *RARE) if name in told and name not in _OUTSIDE_ZERO_SECTION
+    }
+    for name in ("offload_optimizer", "offload_param"):
+        if told.get(name) == "cpu":
+            section[name] = {"device": "cpu"}
     return section

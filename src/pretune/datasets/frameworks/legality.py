@@ -9,6 +9,7 @@ Two identities hold in every legal configuration, and the shapes divide:
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 from pretune.datasets.frameworks.base import Problem
@@ -40,19 +41,26 @@ def filled(sequences: int, devices: int, knobs: Knobs) -> dict[str, Any]:
     return layout | {"dp": dp, "micro_batch": micro_batch, "accumulation": accumulation}
 
 
-def layout_problems(workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
+def layout_problems(
+    workload: Workload, platform: Platform, knobs: Knobs, uneven: Collection[str] = ()
+) -> list[Problem]:
     """Everything wrong with the batch, the devices and the shapes; empty when they are legal."""
     layout = filled_layout(workload, platform, knobs)
     model, length = workload.model, workload.sequence_length
     return (
-        device_problems(platform.devices, knobs, layout, model, length)
+        device_problems(platform.devices, knobs, layout, model, length, uneven)
         + _batch_problems(workload.global_batch_sequences, knobs, layout)
-        + shape_problems(model, length, layout)
+        + shape_problems(model, length, layout, uneven)
     )
 
 
 def device_problems(
-    devices: int, knobs: Knobs, layout: dict[str, Any], model: ModelSpec | None, sequence_length: int | None
+    devices: int,
+    knobs: Knobs,
+    layout: dict[str, Any],
+    model: ModelSpec | None,
+    sequence_length: int | None,
+    uneven: Collection[str] = (),
 ) -> list[Problem]:
     """A problem when the degrees' product is not the number of devices; the nearest fit the model too."""
     degrees = ("dp", "tp", "pp", "cp")
@@ -65,7 +73,7 @@ def device_problems(
     field = next((name for name in given if devices % others[name] == 0), given[0])
     left = devices // others[field] if devices % others[field] == 0 else devices
     nearest = [left] if field == "dp" else nearest_divisors(left, layout[field])
-    fits = [n for n in nearest if not shape_problems(model, sequence_length, layout | {field: n})]
+    fits = [n for n in nearest if not shape_problems(model, sequence_length, layout | {field: n}, uneven)]
     shown = " x ".join(f"{name} {layout[name]}" for name in degrees)
     reason = f"{shown} = {product}, but the platform has {devices} devices"
     unit = product // free
@@ -93,9 +101,12 @@ def _batch_problems(sequences: int, knobs: Knobs, layout: dict[str, Any]) -> lis
 
 
 def shape_problems(
-    model: ModelSpec | None, sequence_length: int | None, layout: dict[str, Any]
+    model: ModelSpec | None, sequence_length: int | None, layout: dict[str, Any], uneven: Collection[str] = ()
 ) -> list[Problem]:
-    """What of the model's shape the degrees do not divide; None: nothing is known of it."""
+    """What of the model's shape the degrees do not divide; None: nothing is known of it.
+
+    ``uneven``: what the framework pads or splits unevenly ("vocabulary", "layers", ...).
+    """
     stages = layout["pp"]
     divided = [("sequence_length", sequence_length, "cp")] if sequence_length else []
     if model is not None:  # what, how much of it, by which degree; tp: Megatron-LM (arXiv:1909.08053, sec. 3)
@@ -115,7 +126,7 @@ def shape_problems(
             tuple(nearest_divisors(size, layout[degree])),
         )
         for what, size, degree in divided
-        if size % layout[degree]
+        if size % layout[degree] and what not in uneven
     ]
     if layout["vp"] > 1 and stages == 1:
         problems.append(Problem("vp", f"vp {layout['vp']} interleaves pipeline stages, but pp is 1", (1,)))
@@ -134,6 +145,12 @@ def refuse_parallelism(layout: dict[str, Any], knobs: Knobs, runs: tuple[str, ..
     if knobs.sequence_parallel:
         problems.append(Problem("sequence_parallel", reason, (False,)))
     return problems
+
+
+def own_script_only(framework: str) -> list[Problem]:
+    """What keeps a trial from running without a script of the user's."""
+    reason = f"pretune's trial program does not run {framework}; give command: with a script that does"
+    return [Problem("framework", reason)]
 
 
 def one_of(knobs: Knobs, name: str, allowed: tuple[str, ...], why: str) -> list[Problem]:

@@ -20,6 +20,7 @@ class TorchDDP(Framework):
     """``torch.nn.parallel.DistributedDataParallel`` with ``no_sync`` between optimizer steps."""
 
     name = "torch_ddp"
+    distribution = "torch"
     knobs: ClassVar = merged(
         LAYOUT,
         declare(
@@ -27,18 +28,18 @@ class TorchDDP(Framework):
                 "ddp_bucket_mb",
                 25.0,
                 "MiB of gradients that one all-reduce takes (DDP's bucket_cap_mb).",
+                takes=float,
             )
         ),
         PROGRAM,
     )
 
     def problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
+        if wrong := self.wrong_values(knobs):
+            return wrong
         problems = layout_problems(workload, platform, knobs)
         asked = knobs.model_copy(update={"precision": knobs.precision or workload.precision})
         problems += one_of(asked, "precision", ("fp32", "bf16"), "is not run by the built-in trial program")
-        bucket = knobs.settings().get("ddp_bucket_mb")
-        if bucket is not None and not (isinstance(bucket, int | float) and bucket > 0):
-            problems.append(Problem("ddp_bucket_mb", f"{bucket!r} is not a positive number of MiB", (25.0,)))
         if knobs.zero_stage:
             problems.append(
                 Problem("zero_stage", f"{knobs.zero_stage} shards states; DDP replicates them", (0,))

@@ -4,8 +4,10 @@ Observed, and held by a test: with DeepSpeed 0.19.8 on two gloo ranks, the kinds
 every stage, and how each setting changes them; on four, that they are those of the weights that tp and
 pp leave a rank. ZeRO-1 and ZeRO-2 issue a whole all-reduce where the paper has a reduce-scatter; ZeRO-1
 once a step, ZeRO-2 once a micro batch. Derived, not observed: more ranks, more than 5e8 weights, and the
-second gather of weights at ZeRO-3. Known to differ: ZeRO-3 with tp, where zero.Init shards over all
-ranks what AutoTP does not split. Padding to equal partitions is left out (under 0.1 % of the bytes).
+second gather of weights at ZeRO-3, which a stage3_max_reuse_distance of 1000 did not bring about on a model
+of 1e5 weights. Known to differ: ZeRO-3 with tp, where zero.Init shards over all ranks what AutoTP does not
+split. Left out: padding to equal partitions (under 0.1 % of the bytes), and an 8-byte all-reduce for each
+further sub_group_size of weights.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pretune.datasets.knobs import Knobs
 from pretune.datasets.workload import Workload
 
 _STAGE0_BUCKET = 500_000_000  # engine.py: MEMORY_OPT_ALLREDUCE_SIZE; no knob reaches it
-_REUSE_DISTANCE = 1_000_000_000  # stage3_max_reuse_distance, which pretune leaves at its default
+_REUSE_DISTANCE = 1_000_000_000  # stage3_max_reuse_distance, unless it is set
 
 
 def collectives(workload: Workload, knobs: Knobs) -> list[Collective]:
@@ -66,22 +68,32 @@ def _stage3(workload: Workload, knobs: Knobs) -> list[Collective]:
 
     Weights of at most ``stage3_param_persistence_threshold`` elements stay whole and are gathered one by
     one after the step. The others are gathered for the forward pass, and again for the backward pass
-    when more than the reuse distance lies between their two uses: then they were released.
+    when more than the reuse distance lies between their two uses: then they were released. With
+    zero_hpz_partition_size that second gather is among so many ranks only, and zero_quantized_weights makes a
+    weight one byte (ZeRO++, Wang et al. 2023, arXiv:2306.10209, section 3; derived).
     """
     threshold = knobs.stage3_param_persistence_threshold or 0
     sizes, times = _sizes(workload, knobs), _accumulation(knobs)
     persistent = [size for size in sizes if size <= threshold]
     sharded = [size for size in sizes if size > threshold]
-    again = _released(sizes, threshold)
+    again = _released(
+        sizes, threshold, int(knobs.settings().get("stage3_max_reuse_distance", _REUSE_DISTANCE))
+    )
     prefetch, live = knobs.stage3_prefetch_bucket_size or 1, knobs.stage3_max_live_parameters or 1
     calls = len(persistent) + times * (gathers(sharded, prefetch, live) + gathers(again, prefetch, live))
     elements = sum(persistent) + times * (sum(sharded) + sum(again))
-    gather = Collective("all_gather", calls, elements * ELEMENT_BYTES[_precision(workload, knobs)])
+    quantized = knobs.settings().get("zero_quantized_weights")
+    width = 1 if quantized else ELEMENT_BYTES[_precision(workload, knobs)]
+    gather = Collective("all_gather", calls, elements * width)
     return [*_stage3_reductions(workload, knobs), gather]
 
 
 def _stage3_reductions(workload: Workload, knobs: Knobs) -> list[Collective]:
-    """Without ``reduce_scatter``, buckets in the contiguous buffer are all-reduced, larger weights not."""
+    """Without ``reduce_scatter``, buckets in the contiguous buffer are all-reduced, larger weights not.
+
+    zero_quantized_gradients sends half a byte of each element by all-to-alls, which stand here as the
+    reduce-scatter that they make up (ZeRO++, section 3.3; derived).
+    """
     limit, times = knobs.reduce_bucket_size or 1, _accumulation(knobs)
     whole = knobs.contiguous_gradients and not knobs.reduce_scatter
     backward = _sizes(workload, knobs)[::-1]
@@ -92,15 +104,17 @@ def _stage3_reductions(workload: Workload, knobs: Knobs) -> list[Collective]:
     norm = Collective("all_reduce", 1 + calls - scattered_calls, 8 + reduced * width)
     if not scattered:
         return [norm]
+    if knobs.settings().get("zero_quantized_gradients"):
+        return [Collective("reduce_scatter", scattered_calls, times * sum(scattered) // 2), norm]
     return [Collective("reduce_scatter", scattered_calls, sum(scattered) * width), norm]
 
 
-def _released(sizes: list[int], threshold: int) -> list[int]:
+def _released(sizes: list[int], threshold: int, distance: int) -> list[int]:
     """The sharded weights that the forward pass leaves behind by more than the reuse distance."""
     after = 0
     again = []
     for size in reversed(sizes):
-        if 2 * after >= _REUSE_DISTANCE and size > threshold:
+        if 2 * after >= distance and size > threshold:
             again.append(size)
         after += size
     return again

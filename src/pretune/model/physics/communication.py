@@ -11,7 +11,6 @@ from pretune.model.physics.memory import rank_parameters
 from pretune.model.physics.setup import Flags, Setup, once
 
 HIDDEN = 0.8  # assumed: the share of overlapped communication that compute can hide at most
-REUSE_ELEMENTS = 5e8  # half of DeepSpeed's stage3_max_reuse_distance: a weight is passed twice
 STAGE0_BUCKET = 5e8  # elements that ZeRO-0 reduces at a time, whatever the knobs say
 
 
@@ -27,6 +26,9 @@ class Traffic:
     @property
     def seconds(self) -> Array:
         return self.wire_s + self.latency_s
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
 
 def group_bandwidth(setup: Setup, size: Array, stride: Array) -> Array:
@@ -95,19 +97,36 @@ def data_parallel_volumes(setup: Setup) -> tuple[Array, Array]:
     gradients = np.where(whole, 2.0, 1.0) * np.where(reduces_every_micro_step(setup), steps, 1.0)
     weights = rank_parameters(setup)
     persistent = np.where(setup.deepspeed, persistent_parameters(setup)[0] / weights, 0.0)
-    released = np.where(setup.deepspeed, np.maximum(1 - REUSE_ELEMENTS / weights, 0.0), 1.0)
-    sharded = steps * (1 - persistent) * (1 + released)
+    sharded = steps * (1 - persistent) * (1 + _released(setup))
     parameters = np.select([zero >= 3, zero >= 1], [persistent + sharded, np.ones_like(zero)], 0.0)
     return gradients, parameters
 
 
+def _released(setup: Setup) -> Array:
+    """(n,) share of the sharded weights that are gathered again for the backward pass. DeepSpeed keeps
+    half of its reuse distance, since a weight is passed twice."""
+    beyond = np.maximum(1 - setup.reuse_distance / 2 / rank_parameters(setup), 0.0)
+    return np.where(setup.deepspeed, beyond, np.where(setup.keeps_weights, 0.0, 1.0))
+
+
 @once
 def data_parallel(setup: Setup) -> Traffic:
-    """Gradients and parameters over the data-parallel group, in buckets."""
+    """Gradients and parameters over the data-parallel group, in buckets.
+
+    Hybrid sharding keeps this inside each copy of the states, and then all-reduces every rank's shard of the
+    gradients over the copies (Zhao et al. 2023, arXiv:2304.11277, section 3.2.2). ZeRO-3's second copy of the
+    weights serves the backward pass (hpZ: Wang et al. 2023, arXiv:2306.10209, section 3.2).
+    """
     weights, zero, steps = rank_parameters(setup), setup.zero, setup.accumulation
     gradients, parameters = data_parallel_volumes(setup)
-    size, stride = setup.dp * setup.cp, setup.tp
-    moved = ring(size) * weights * (gradients * setup.gradient_element + parameters * setup.element)
+    copies = np.where(zero >= 1, setup.dp / setup.shard, 1.0)
+    size, stride = setup.dp * setup.cp / copies, setup.tp
+    kept, kept_tensors = persistent_parameters(setup)
+    again = np.where(
+        (setup.second_copy > 1) & (zero >= 3), steps * (1 - kept / weights) * _released(setup), 0.0
+    )
+    moved = (parameters - again) * setup.weight_element + gradients * setup.gradient_element
+    moved = ring(size) * weights * moved
     # a weight larger than the bucket goes alone, so that there are never more messages than weights
     tensors = setup.layers / setup.pp * (setup.mlp_matrices + 4) + 2
     ddp = setup.ddp_bucket_bytes / setup.gradient_element
@@ -115,10 +134,20 @@ def data_parallel(setup: Setup) -> Traffic:
     bucket = np.where(zero == 0, stage0, setup.reduce_bucket)
     buckets = np.minimum(np.ceil(weights / bucket), tensors)
     reductions = np.where(reduces_every_micro_step(setup), steps, 1.0) * buckets
-    kept, kept_tensors = persistent_parameters(setup)
+    units = setup.layers / setup.pp + 2  # and the embeddings and the output
+    reductions = np.where(setup.by_layer & (zero >= 3), steps * units, reductions)
     fetches = np.minimum(1 + np.ceil((weights - kept) / setup.prefetch_bucket), tensors)
     gathers = np.select([zero >= 3, zero >= 1], [kept_tensors + steps * fetches, np.ones_like(zero)], 0.0)
-    return _traffic(setup, size, stride, moved, reductions + gathers)
+    gathers = np.where(setup.by_layer & (zero >= 3), steps * units * (1 + _released(setup)), gathers)
+    near = ring(setup.second_copy) * weights * again * setup.weight_element
+    repeated = np.where(reduces_every_micro_step(setup), steps, 1.0)
+    between = 2 * ring(copies) * weights / size * repeated * setup.gradient_element
+    between = np.where(copies > 1, between, 0.0)
+    return (
+        _traffic(setup, size, stride, moved, reductions + gathers)
+        + _traffic(setup, setup.second_copy, stride, near, np.zeros_like(size))
+        + _traffic(setup, copies, stride * size, between, reductions)
+    )
 
 
 @once
@@ -131,7 +160,7 @@ def tensor_parallel(setup: Setup) -> Traffic:
 
 
 def _split_calls(setup: Setup) -> Array:
-    return np.where(setup.full_checkpointing, 6.0, 4.0)
+    return 4.0 + 2 * setup.recomputed
 
 
 def tensor_parallel_exposed_s(setup: Setup, wire_s: Array, products_s: Array) -> Array:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pretune.model.base import Array
-from pretune.model.physics.memory import rank_parameters
+from pretune.model.physics.memory import rank_parameters, shards
 from pretune.model.physics.setup import Setup
 
 ATTENTION_SHARE = 0.5  # assumed: fused attention runs at half the rate of a large matrix product
@@ -101,7 +101,7 @@ def layer_times(setup: Setup) -> LayerTimes:
         product_s(setup, rate, routed, (setup.mlp_matrices - 1) * setup.ffn / tp, hidden, held),
         product_s(setup, rate, routed, hidden, setup.ffn / tp, held),
     )
-    full = np.where(setup.full_checkpointing, 1.0, 0.0)
+    full = setup.recomputed
     selective = np.where(setup.selective_checkpointing, 1.0, 0.0)
     return LayerTimes(
         products=sum((computed for computed, _ in products), np.zeros_like(tokens)),
@@ -166,8 +166,10 @@ def optimizer_s(setup: Setup) -> Array:
     Offloaded, gradients and weights also cross the host link (Rajbhandari et al. 2020,
     arXiv:1910.02054, section 5 for what is sharded; the rates are assumptions).
     """
-    shard = rank_parameters(setup) / np.where(setup.zero >= 1, setup.dp, 1.0)
+    shard = rank_parameters(setup) / shards(setup, 1)
     step = (STEP_BYTES + MOMENT_BYTES * setup.optimizer_states) * shard / setup.memory_bytes_per_s
     link = np.where(setup.host, setup.memory_bytes_per_s, HOST_LINK_BYTES_PER_S)
     crossing = 2 * setup.element * shard / link
+    uses = np.where(setup.offload_weights & (setup.zero >= 3), setup.accumulation, 0.0)  # twice a micro batch
+    step = step + uses * crossing
     return step + np.where(setup.offload, crossing + np.where(setup.host, 0.0, 4 * step), 0.0)

@@ -111,22 +111,27 @@ def _states(setup: Setup, layers: Array) -> tuple[Array, Array]:
     partitioned = setup.deepspeed & (setup.zero >= 1)
     master = np.where(partitioned, 8.0, np.where(setup.element < 4, 4.0, 0.0))
     optimizer = np.where(setup.offload & ~setup.host, 0.0, master + 4 * setup.optimizer_states)
-    gradients = weights * np.where(setup.megatron, 4.0, setup.element) / _shards(setup, 2)
+    gradients = weights * np.where(setup.megatron, 4.0, setup.element) / shards(setup, 2)
     live = np.minimum(weights, setup.live_parameters + 2 * layer_parameters(setup) / setup.tp)
-    gathered = np.where(setup.zero >= 3, np.where(setup.deepspeed, live, weights / setup.layers), 0.0)
-    others = 1 - 1 / _shards(setup, 3)  # what is gathered replaces one's own shard
-    held = gradients + setup.element * (weights / _shards(setup, 3) + gathered * others)
+    layer_or_all = np.where(setup.keeps_weights, weights, weights / setup.layers)
+    gathered = np.where(setup.zero >= 3, np.where(setup.deepspeed, live, layer_or_all), 0.0)
+    others = 1 - 1 / shards(setup, 3)  # what is gathered replaces one's own shard
+    away = setup.offload_weights & (setup.zero >= 3) & ~setup.host
+    own = np.where(away, 0.0, weights / shards(setup, 3))
+    second = np.where((setup.second_copy > 1) & (setup.zero >= 3), weights / setup.second_copy, 0.0)
+    held = gradients + setup.element * (own + second + gathered * others)
     return held, weights * optimizer
 
 
 def states_bytes(setup: Setup) -> Array:
     """(n,) weights, gradients and optimizer states of the first stage, sharded as is stated."""
     held, optimizer = _states(setup, stage_layers(setup)[0])
-    return held + optimizer / _shards(setup, 1)
+    return held + optimizer / shards(setup, 1)
 
 
-def _shards(setup: Setup, stage: int) -> Array:
-    return np.where(setup.zero >= stage, setup.dp, 1.0)
+def shards(setup: Setup, stage: int) -> Array:
+    """(n,) parts in which what ZeRO's ``stage`` shards is held."""
+    return np.where(setup.zero >= stage, setup.shard * np.where(setup.context_shards, setup.cp, 1.0), 1.0)
 
 
 @once
@@ -152,20 +157,21 @@ def _activations(setup: Setup, held: Array) -> dict[str, Array]:
     """Kind -> (n,) bytes, where ``held`` (n,) layers' worth of micro batches are kept.
 
     Selective recomputation drops the scores (Korthikanti et al. 2022, eq. 6); full keeps a
-    layer's input, 2 s b h, and one layer at work (their section 5).
+    layer's input, 2 s b h, and one layer at work (their section 5); a part of the layers, or pieces of
+    several, accordingly.
     """
     whole, split, scores = _layer(setup)
     inputs = setup.tokens * setup.hidden * setup.element
     inputs = np.where(setup.sequence_parallel, inputs / setup.tp, inputs)
-    full = setup.full_checkpointing
-    kept = np.where(full, 1.0, held)
+    full = setup.recomputed > 0
+    kept = np.where(full, setup.recomputed * setup.recompute_unit + (1 - setup.recomputed) * held, held)
     dropped = setup.fused_attention | (setup.selective_checkpointing & ~full)
     norms = setup.tokens * setup.hidden * np.where(setup.eager_norm, EAGER_NORM_BYTES, 0.0)
     return {
         "activations_whole": kept * whole,
         "norms": kept * norms / np.where(setup.sequence_parallel, setup.tp, 1.0),
         "activations_split": kept * split,
-        "checkpoints": np.where(full, held * inputs, 0.0),
+        "checkpoints": np.where(full, setup.recomputed * held * inputs / setup.recompute_unit, 0.0),
         "scores": np.where(dropped, 0.0, kept * scores),
     }
 
@@ -209,7 +215,7 @@ def _stage(setup: Setup, layers: Array, batches: Array, output: Flags | bool) ->
     unsure = ~setup.sharding_stated
     tensors = {
         "weights": held,
-        "optimizer": np.where(unsure, 0.0, optimizer / _shards(setup, 1)),
+        "optimizer": np.where(unsure, 0.0, optimizer / shards(setup, 1)),
         "optimizer_if_whole": np.where(unsure, optimizer, 0.0),
         "optimizer_if_sharded": np.where(unsure, optimizer / setup.dp, 0.0),
         **_activations(setup, layers * batches),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pretune.model.base import Array
 from pretune.model.columns import numbers, text
+from pretune.model.physics.sharding import recomputation, sharding
 
 Flags = NDArray[np.bool_]
 Found = TypeVar("Found")
@@ -81,7 +82,8 @@ class Setup:
     accumulation: Array
     zero: Array
     sequence_parallel: Flags
-    full_checkpointing: Flags
+    recomputed: Array  # share of the layers that are recomputed whole
+    recompute_unit: Array  # layers between two checkpoints
     selective_checkpointing: Flags
     fused_attention: Flags
     attention_stated: Flags
@@ -98,6 +100,14 @@ class Setup:
     prefetch_bucket: Array
     persistence: Array
     live_parameters: Array
+    shard: Array  # data-parallel ranks that share one copy of what is sharded
+    context_shards: Flags  # ... and each one's context-parallel ranks do, too
+    by_layer: Flags  # FSDP: gathers and reduces layer by layer
+    second_copy: Array  # ranks that share ZeRO-3's second copy of the weights; 1: there is none
+    keeps_weights: Flags  # gathered weights stay from the forward to the backward pass
+    reuse_distance: Array  # elements within which ZeRO-3 keeps a gathered weight
+    offload_weights: Flags
+    weight_element: Array  # bytes of a weight that is gathered, on the wire
     sharding_stated: Flags  # whether the optimizer is sharded is known, not assumed
     megatron: Flags  # of Megatron-LM's kind: gradients add up in fp32, the loss is computed on split logits
     megatron_core: Flags  # ... and not of DeepSpeed's fork: communicates during the backward pass's products
@@ -136,9 +146,12 @@ def once(formula: Callable[[Setup], Found]) -> Callable[[Setup], Found]:
 def read_setup(frame: pl.DataFrame) -> Setup:
     """Resolve a frame in the store's columns; NaN remains only where the model's shape is unknown."""
     host = _is(frame, "platform.backend", *HOST_BACKENDS)
+    model, layout = _model(frame), _layout(frame)
     fields: dict[str, Any] = {
-        **_model(frame),
-        **_layout(frame),
+        **model,
+        **layout,
+        **sharding(frame, layout["dp"], layout["pp"]),
+        **recomputation(frame, model["layers"] / (layout["pp"] * layout["vp"])),
         **_choices(frame),
         **_wire(frame, host),
         **_family(frame),
@@ -210,9 +223,9 @@ def _choices(frame: pl.DataFrame) -> dict[str, Array | Flags]:
     return {
         "zero": numbers(frame, "knob.zero_stage", 0.0),
         "sequence_parallel": _sequence_parallel(frame),
-        "full_checkpointing": _is(frame, "knob.activation_checkpointing", "full"),
-        "selective_checkpointing": _is(frame, "knob.activation_checkpointing", "selective"),
-        "fused_attention": ~attention.str.contains(r"eager|\btorch\b|naive|math|softmax").to_numpy(),
+        "fused_attention": ~attention.str.contains(
+            r"eager|\btorch\b|naive|math|softmax|unfused|^local$"
+        ).to_numpy(),
         "attention_stated": (attention != "").to_numpy(),
         "eager_norm": numbers(frame, "knob.rmsnorm_kernel", 1.0) == 0,
         "compiled": numbers(frame, "knob.compile", 0.0) > 0,
@@ -252,11 +265,17 @@ def _wire(frame: pl.DataFrame, host: Flags) -> dict[str, Array | Flags]:
     usual = np.where(deepspeed, numbers(frame, "knob.zero_stage") == 3, True)
     wire = text(frame, "knob.communication_data_type")
     scatter = numbers(frame, "knob.reduce_scatter", 1.0) > 0
+    whole = _bytes(_precision(frame))
+
+    def quantized(what: str) -> Flags:  # ZeRO++: 8 and 4 bits (Wang et al. 2023, arXiv:2306.10209, section 3)
+        return numbers(frame, f"knob.zero_quantized_{what}", 0.0) > 0
+
     one_rank = numbers(frame, "knob.use_multi_rank_bucket_allreduce", 1.0) == 0
     return {
         "deepspeed": deepspeed,
         "overlap": np.where(np.isfinite(overlap), overlap > 0, usual) & ~host,
-        "gradient_element": np.where(wire == "", _bytes(_precision(frame)), _bytes(wire)),
+        "gradient_element": np.where(quantized("gradients"), 0.5, np.where(wire == "", whole, _bytes(wire))),
+        "weight_element": np.where(quantized("weights"), 1.0, whole),
         "reduce_to_owner": one_rank & scatter,
         "all_reduce_shards": ~scatter & (numbers(frame, "knob.contiguous_gradients", 1.0) > 0),
         "reduce_bucket": _positive(frame, "knob.reduce_bucket_size", BUCKET_ELEMENTS),
