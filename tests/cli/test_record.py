@@ -290,8 +290,8 @@ def test_wrong_input_is_one_line_before_the_command_begins(record, tmp_path, opt
 
 
 def test_a_store_that_cannot_be_written_costs_the_record_only(record, tmp_path):
-    (tmp_path / "trials").touch()
-    done = record(*TRAINS, 8, 0.02)
+    lost = f"rmdir {tmp_path / 'trials'}; touch {tmp_path / 'trials'}; exec {' '.join(TRAINS)} 8 0.02"
+    done = record("sh", "-c", lost)
     assert done.returncode == 0
     assert b"pretune: nothing is recorded: " in done.stderr
     assert b"Traceback" not in done.stderr

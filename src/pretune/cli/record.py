@@ -46,6 +46,7 @@ def record(
     """
     from pretune.collector.reading import LOGS
     from pretune.collector.record import record as run
+    from pretune.datasets.durable import named_folder
     from pretune.datasets.importers.complete import Given
     from pretune.datasets.importers.mapping import Mapping
     from pretune.datasets.platform import Platform
@@ -58,8 +59,10 @@ def record(
         )
     constants = dict(Mapping.from_yaml(mapping).constants) if mapping else {}
     given = Given(Platform.from_yaml(platform) if platform else None, constants)
+    trials = TrialStore(store)
+    named_folder(trials.root, f"--store {store}")
     try:
-        recorded = run(command, TrialStore(store), given, format, log)
+        recorded = run(command, trials, given, format, log)
     except OSError as error:
         print(f"pretune: record: {command[0]}: {error.strerror}", file=sys.stderr)
         raise typer.Exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED) from None
