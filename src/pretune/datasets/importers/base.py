@@ -89,5 +89,7 @@ class Importer(ABC):
             raise InputError(f"{path}: there is no such file or folder; check the path")
         found = sorted(file for file in place.rglob(self.pattern) if file.is_file())
         if not found:
-            raise InputError(f"{path}: holds no file {self.pattern}; name the files of {self.name} themselves")
+            raise InputError(
+                f"{path}: holds no file {self.pattern}; name the files of {self.name} themselves"
+            )
         return found
