@@ -78,6 +78,25 @@ def test_a_store_without_trials_is_wrong_input(pretune, command, tmp_path):
     assert "holds no trials" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["fit", "--history", "mine", "--out", "file"],
+        ["history", "export", "mine", "file"],
+        ["probe", "--out", "file/p.yaml"],
+        ["record", "--store", "file", "--", "touch", "begun"],
+    ],
+)
+def test_a_place_that_cannot_be_written_is_wrong_input_before_any_work(pretune, history, tmp_path, command):
+    (tmp_path / "mine").symlink_to(history)
+    (tmp_path / "file").touch()
+    done = pretune(*command)
+    assert done.returncode == 2
+    (said,) = done.stderr.splitlines()
+    assert said.endswith("name another folder")
+    assert not (tmp_path / "begun").exists()
+
+
 def test_fit_saves_a_surrogate_per_platform_with_its_errors(pretune, history, tmp_path):
     done = pretune("fit", "--history", history, "--out", "fits", "--tracking", "none", "--json")
     assert done.returncode == 0, done.stderr

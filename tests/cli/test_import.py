@@ -47,13 +47,33 @@ def test_what_has_no_platform_is_set_aside_by_line_and_says_what_to_do(pretune, 
         (["nosuch", "x"], "known: csv, deepspeed"),
         (["megatron", "nosuch.log"], "nosuch.log"),
         (["csv", str(GOLDEN / "core_0.12.log")], "--map"),
+        (["trainer", str(GOLDEN)], "holds no file trainer_state.json"),
+        (["megatron", str(GOLDEN), "--map", "columns.yaml"], "columns.yaml: columns: megatron names its own"),
+        (["megatron", str(GOLDEN), "--map", "words.yaml"], "words.yaml: constants.model.layers: 'many'"),
+        (["megatron", str(GOLDEN), "--map", "typo.yaml"], "typo.yaml: constants.model.layer: is no column"),
+        (["megatron", str(GOLDEN), "--store", "typo.yaml"], "--store typo.yaml: cannot be made"),
     ],
 )
 def test_wrong_input_is_one_line(pretune, tmp_path, arguments, problem):
-    done = pretune("import", *arguments, "--store", str(tmp_path / "trials"))
+    (tmp_path / "columns.yaml").write_text("columns: {step_time_s: t}")
+    (tmp_path / "words.yaml").write_text("constants: {model.layers: many}")
+    (tmp_path / "typo.yaml").write_text("constants: {model.layer: 2}")
+    done = pretune("import", "--store", "trials", *arguments)
     assert done.returncode == 2
     assert problem in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_a_file_of_another_kind_costs_a_folder_only_itself(pretune, tmp_path):
+    (tmp_path / "pod.yaml").write_text(PLATFORM)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "README").write_text("what these runs were\n")
+    (tmp_path / "logs" / "run.log").write_bytes((GOLDEN / "core_0.12.log").read_bytes())
+    given = ["megatron", "logs", "--store", "trials", "--platform", "pod.yaml", "--json"]
+    account = json.loads(pretune("import", *given).stdout)
+    (aside,) = account["set_aside"]
+    assert (account["taken"], aside["file"]) == (1, "logs/README")
+    assert aside["reason"].startswith("is no megatron log")
 
 
 def test_of_several_files_a_table_says_what_became_of_each(pretune, tmp_path):
@@ -69,6 +89,18 @@ def test_of_several_files_a_table_says_what_became_of_each(pretune, tmp_path):
     assert ["a.csv", "1", "0", "0"] in rows
     assert ["b.csv", "0", "1", "1"] in rows  # the row that both have is one run
     assert done.stdout.splitlines()[-1] == "trials: 1 taken, 1 already there, 1 set aside"
+
+
+def test_the_table_shows_the_whole_name_of_a_file(pretune, tmp_path):
+    folder = tmp_path / "a-name-that-leaves-no-room" / "on-a-line-of-eighty-characters" / "of-a-terminal"
+    folder.mkdir(parents=True)
+    for name in ("one.log", "two.log"):
+        (folder / name).write_bytes((GOLDEN / "core_0.12.log").read_bytes())
+    done = pretune("import", "megatron", folder, "--store", "trials")
+    table = done.stdout.partition("taken")[2]
+    shown = "".join(line.split()[0] for line in table.splitlines() if line.strip())
+    assert f"{folder}/one.log" in shown
+    assert f"{folder}/two.log" in shown
 
 
 def test_a_terminal_sees_a_bar_of_bytes(tmp_path):

@@ -189,9 +189,10 @@ def test_a_command_that_handles_its_signal_has_its_own_exit_code(command):
     assert process.returncode == 5
 
 
-def test_when_pretune_is_killed_its_command_ends_too_and_the_output_is_told_of(command):
-    words = ("bash", "-c", f"(trap '' TERM; exec sleep 1000) & {' '.join(TRAINS)} 3 0.02 wait")
-    process = started(command, *words)
+def killed(command, *words, options=()):
+    """What the guard says after pretune is killed behind the command's last step; its command is gone."""
+    stubborn = f"(trap '' TERM; exec sleep 1000) & {' '.join(map(str, words))}"
+    process = started(lambda *each: command(*each, options=options), "bash", "-c", stubborn)
     while b"took" not in process.stderr.readline():
         pass
     group = psutil.Process(process.pid).children(recursive=True)
@@ -200,8 +201,29 @@ def test_when_pretune_is_killed_its_command_ends_too_and_the_output_is_told_of(c
     psutil.wait_procs(group, timeout=10)
     assert [each for each in group if alive(each)] == []
     (said,) = [line for line in gone.decode().splitlines() if line.startswith("pretune: record was killed")]
+    return said
+
+
+def test_when_pretune_is_killed_its_command_ends_too_and_what_it_measured_is_recorded(command, tmp_path):
+    said = killed(command, *TRAINS, 8, 0.05, "wait", options=["--log", str(tmp_path / "kept.log")])
+    (trial,) = trials(tmp_path)
+    assert (trial.status, trial.cause) == (Status.OK, "stopped by SIGKILL")
+    assert said.endswith(
+        f"recorded {trial.trial_id}: {trial.tokens_per_s:,.0f} tokens/s in {tmp_path / 'trials'}"
+    )
+    assert trial.tokens_per_s == pytest.approx(128 / 0.05, rel=0.5)
+    assert (trial.platform.name, trial.counters) == ("pod", {})
+    assert "killed" in trial.missing["counters"]
+    assert trial.wall_s > 0.4
+    assert "iteration        8/" in (tmp_path / "kept.log").read_text()
+
+
+def test_when_pretune_is_killed_before_anything_was_measured_the_output_is_told_of(command, tmp_path):
+    said = killed(command, "true;", "echo", "took", ">&2;", "echo", "begun;", "sleep", 60)
+    assert "nothing is recorded" in said
     log = Path(said.rpartition(" ")[2])
-    assert "iteration        3/" in log.read_text()
+    assert {"took", "begun"} < set(log.read_text().splitlines())
+    assert trials(tmp_path) == []
     log.unlink()
     log.parent.rmdir()
 
@@ -290,8 +312,8 @@ def test_wrong_input_is_one_line_before_the_command_begins(record, tmp_path, opt
 
 
 def test_a_store_that_cannot_be_written_costs_the_record_only(record, tmp_path):
-    (tmp_path / "trials").touch()
-    done = record(*TRAINS, 8, 0.02)
+    lost = f"rmdir {tmp_path / 'trials'}; touch {tmp_path / 'trials'}; exec {' '.join(TRAINS)} 8 0.02"
+    done = record("sh", "-c", lost)
     assert done.returncode == 0
     assert b"pretune: nothing is recorded: " in done.stderr
     assert b"Traceback" not in done.stderr

@@ -7,7 +7,7 @@ import pytest
 
 from pretune.collector.passthrough import Ended
 from pretune.collector.reading import Reading, read_log
-from pretune.collector.record import last_words
+from pretune.collector.settling import last_words
 from pretune.datasets import Accelerator, Platform, Status
 from pretune.datasets.importers.base import SetAside
 from pretune.datasets.importers.complete import Given

@@ -187,6 +187,43 @@ def test_stopping_by_hand_is_no_trial(tmp_path):
     assert stored(tmp_path) == []
 
 
+@pytest.mark.parametrize("code", [0, None, 3, "no such file"])
+def test_leaving_with_a_code_that_says_failure_is_a_crash_and_with_none_is_no_trial(tmp_path, code):
+    def loop():
+        with recorder(tmp_path):
+            sys.exit(code)
+
+    with pytest.raises(SystemExit):
+        loop()
+    assert [trial.cause for trial in stored(tmp_path)] == ([f"SystemExit: {code}"] if code else [])
+
+
+def test_a_process_that_is_killed_is_recorded_with_the_time_it_lived(tmp_path):
+    code = f"""
+import os, signal, time
+from pretune.collector import TrialRecorder
+from pretune.datasets import *
+platform = Platform(name="here", accelerator=Accelerator(name="cpu"), devices_per_node=1)
+model = ModelSpec(name="tiny", layers=1, hidden_size=16, heads=2, vocabulary=32)
+workload = Workload(model=model, sequence_length=8, global_batch_tokens=64)
+with TrialRecorder(workload=workload, platform=platform, knobs=Knobs(), store={str(tmp_path)!r}):
+    time.sleep(0.3)
+    print(time.time(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    ended = float(done.stdout)
+    deadline = time.monotonic() + 30
+    while not stored(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    (trial,) = stored(tmp_path)
+    assert (trial.status, trial.cause) == (Status.CRASH, "rank 0 was killed, or left without a word")
+    assert trial.wall_s >= 0.3
+    assert (
+        abs(trial.created_at.timestamp() + trial.wall_s - ended) < 1.4
+    )  # not when it was recorded: 1.5 s later
+
+
 def test_a_loop_without_torch_does_not_import_it(tmp_path):
     code = f"""
 import sys, time

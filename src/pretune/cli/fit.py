@@ -18,11 +18,13 @@ def fit(
     as_json: Json = False,
 ) -> None:
     """Fit and save one surrogate per platform of the history, cross-validated, with its model card."""
+    from pretune.datasets.durable import named_folder
     from pretune.mlflow_config import tracker
     from pretune.tuner.fitting import fit_platforms
     from pretune.tuner.job import read_history
     from pretune.tuner.runner import GuardedTracker, Watcher
 
+    named_folder(out, f"--out {out}")
     watcher = Watcher()
     frame = read_history(history, note=watcher.note)
     with only_json(as_json):

@@ -47,10 +47,11 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
     """The row with the workload in one word, which leaves room for the figures on a terminal."""
     sequence, optimizer = row["workload.sequence_length"], row["workload.optimizer"]
     sequences = row["workload.global_batch_tokens"] // sequence
-    workload = f"{row['model.name']}-{sequence}x{sequences}-{row['workload.precision']}"
+    numerics = (row["workload.precision"], None if optimizer == "adamw" else optimizer)
+    parts = (row["model.name"], f"{sequence}x{sequences}", *numerics)
     return {
         "platform": row["platform.name"],
-        "workload": workload if optimizer == "adamw" else f"{workload}-{optimizer}",
+        "workload": "-".join(part for part in parts if part is not None),
         **{name.split("_tokens")[0]: value for name, value in row.items() if "." not in name},
     }
 
@@ -119,10 +120,13 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Copy every trial of a store to another; with --redact only what a cost model learns from."""
+    from pretune.datasets.durable import named_folder
     from pretune.datasets.redact import export as write
     from pretune.tuner.job import find_store
 
-    count = write(open_store(folder), find_store(out), redact)
+    source, target = open_store(folder), find_store(out)
+    named_folder(target.root, out)
+    count = write(source, target, redact)
     if as_json:
         print_json({"store": folder, "out": out, "trials": count, "redacted": redact})
     else:
@@ -154,11 +158,14 @@ def open_store(folder: str) -> TrialStore:
 
 
 def _existing(folder: str) -> TrialStore:
+    from pretune.datasets.files import reached
     from pretune.errors import InputError
     from pretune.tuner.job import find_store
 
     store = find_store(folder)
-    if not store.root.exists():
+    with reached(store.root, "cannot be reached ({})"):
+        there = store.root.exists()
+    if not there:
         raise InputError(f"{folder}: does not exist; name a store's folder or URL")
     return store
 

@@ -31,6 +31,7 @@ def import_(
 ) -> None:
     """Import runs that pretune did not record. The same file twice adds nothing."""
     from pretune.cli.reading import reading
+    from pretune.datasets.durable import named_folder
     from pretune.datasets.importers import importer
     from pretune.datasets.importers.account import import_files
     from pretune.datasets.importers.complete import Given
@@ -39,17 +40,23 @@ def import_(
     from pretune.datasets.platform import StatedPlatform
     from pretune.datasets.store import TrialStore
     from pretune.datasets.tuning_table import TuningTables
+    from pretune.errors import InputError
 
     kind = importer(format)
     told = Mapping.from_yaml(mapping) if mapping else None
     where = StatedPlatform.from_yaml(platform) if platform else None
     given = Given(where, dict(told.constants) if told else {})
-    reader = kind(told if told and told.columns else None) if kind.maps else kind()  # type: ignore[call-arg]
+    names = told if told and told.columns else None
+    if names and not kind.maps:
+        raise InputError(f"{mapping}: columns: {format} names its own; leave them out (constants may stay)")
+    reader = kind(names) if kind.maps else kind()  # type: ignore[call-arg]
+    trials = TrialStore(store)
+    named_folder(trials.root, f"--store {store}")
     with reading() as watcher:
         if isinstance(reader, KernelTuner):
             account = import_tables(reader, paths, given, TuningTables(store), watcher)
         else:
-            account = import_files(reader, paths, given, TrialStore(store), watcher)
+            account = import_files(reader, paths, given, trials, watcher)
     if as_json:
         print_json({"store": store, "format": format, **account.asdict()})
     else:
@@ -83,7 +90,8 @@ def _print_files(account: Account) -> None:
     from rich.table import Table
 
     files = sorted(account.files.items(), key=lambda each: -each[1]["set_aside"])[:SHOWN]
-    table = Table("file", box=box.SIMPLE)
+    table = Table(box=box.SIMPLE)
+    table.add_column("file", overflow="fold")  # whole: the end of a path is what tells it from others
     for heading in ("taken", "already there", "set aside"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, tally in files if len(account.files) > SHOWN else account.files.items():

@@ -26,12 +26,12 @@ def probe(
     from pretune.cli.show import show_platform
     from pretune.collector.detect import probe_platform, ranks_launcher
     from pretune.collector.probe import WHOLE
-    from pretune.datasets.durable import make_folder
+    from pretune.datasets.durable import named_folder
     from pretune.errors import InputError
 
     if out.is_dir():
         raise InputError(f"--out {out}: is a folder; name the platform file to write")
-    make_folder(out.parent)
+    named_folder(out.parent, f"--out {out}: its folder")
     # beside the platform file, where every host sees it
     with (
         ranks_launcher(hosts, out.with_suffix(".probe")) as launcher,

@@ -17,7 +17,7 @@ import typer
 from pretune.cli.options import print_json
 
 if TYPE_CHECKING:
-    from pretune.collector.record import Recorded
+    from pretune.collector.settling import Recorded
 
 NOT_FOUND, NOT_STARTED = 127, 126  # as a shell says it
 
@@ -46,6 +46,7 @@ def record(
     """
     from pretune.collector.reading import LOGS
     from pretune.collector.record import record as run
+    from pretune.datasets.durable import named_folder
     from pretune.datasets.importers.complete import Given
     from pretune.datasets.importers.mapping import Mapping
     from pretune.datasets.platform import Platform
@@ -58,8 +59,10 @@ def record(
         )
     constants = dict(Mapping.from_yaml(mapping).constants) if mapping else {}
     given = Given(Platform.from_yaml(platform) if platform else None, constants)
+    trials = TrialStore(store)
+    named_folder(trials.root, f"--store {store}")
     try:
-        recorded = run(command, TrialStore(store), given, format, log)
+        recorded = run(command, trials, given, format, log)
     except OSError as error:
         print(f"pretune: record: {command[0]}: {error.strerror}", file=sys.stderr)
         raise typer.Exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED) from None
@@ -67,22 +70,8 @@ def record(
         if as_json:
             print_json(_object(recorded, store))
         else:
-            print(f"pretune: {_line(recorded, store)}")
+            print(f"pretune: {recorded.line(trials)}")
     raise typer.Exit(recorded.code)
-
-
-def _line(recorded: Recorded, store: str) -> str:
-    if recorded.own:
-        return f"the command recorded {', '.join(recorded.own)} itself in {store}"
-    trials = f"recorded {', '.join(map(_said, recorded.trials))} in {store}" if recorded.trials else None
-    if recorded.reason is None:
-        return str(trials)
-    return f"{trials or 'nothing is recorded'}: {recorded.reason}; its output is kept in {recorded.log}"
-
-
-def _said(trial: Any) -> str:
-    outcome = f"{trial.tokens_per_s:,.0f} tokens/s" if trial.ok else f"{trial.status} ({trial.cause})"
-    return f"{trial.trial_id}: {outcome}"
 
 
 def _object(recorded: Recorded, store: str) -> dict[str, Any]:

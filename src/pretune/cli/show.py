@@ -101,13 +101,14 @@ def _links(probed: Probed) -> Table:
 
 
 def show_rows(title: str, rows: list[dict[str, Any]]) -> None:
-    """Records as a table; columns that are empty, missing or zero everywhere are left out."""
+    """Records as a table; columns that are empty, missing or zero everywhere are left out. On a narrow
+    terminal words are folded, and figures stay whole."""
     table = Table(title=title, title_justify="left")
     names = dict.fromkeys(name for row in rows for name in row)
     columns = [name for name in names if any(row.get(name) for row in rows)]
     for name in columns:
         number = any(isinstance(row.get(name), int | float) for row in rows)
-        table.add_column(name, justify="right" if number else "left", no_wrap=not number, overflow="fold")
+        table.add_column(name, justify="right" if number else "left", no_wrap=number, overflow="fold")
     for row in rows:
         table.add_row(*(cell(row.get(name)) for name in columns))
     Console().print(table)

@@ -47,10 +47,11 @@ class TrialRecorder:
     is counted from there. It waits for the device at the ends of warm-up steps, two or three times
     while it measures, and around pauses; it changes nothing else. Rank 0 writes when enough is
     measured; what comes later does not undo it. An exception before that is recorded with its status
-    (``oom``, ``diverged``, ``crash``, ...) by the rank that raised first, and goes on. To stop by hand
-    says nothing of the configuration, and is no trial. ``trial`` is what this rank recorded. A rank
-    that is killed is recorded by a process beside it (:mod:`.watcher`). ``late``: the model was built
-    before. In a trial that ``pretune tune`` started, what it records goes to the tuner, and not to ``store``.
+    (``oom``, ``diverged``, ``crash``, ...) by the rank that raised first, and goes on; so is an exit with
+    another code than 0. To stop by hand says nothing of the configuration, and is no trial. ``trial`` is
+    what this rank recorded. A rank that is killed is recorded by a process beside it (:mod:`.watcher`), but
+    what it had measured goes with it. ``late``: the model was built before. In a trial that
+    ``pretune tune`` started, what it records goes to the tuner, and not to ``store``.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class TrialRecorder:
         try:
             if error is None:
                 self._end()
-            elif isinstance(error, Exception):
+            elif isinstance(error, Exception) or _gave_up(error):
                 trial = self._made(judge(error), cause(error), self._meter.alone())
                 if trial.status is Status.CRASH and self._meter.ranks.size > 1:
                     time.sleep(LAST_S)  # it may only say that a peer is gone, which knows why
@@ -194,3 +195,8 @@ class TrialRecorder:
             return False
         self.trial = trial
         return True
+
+
+def _gave_up(error: BaseException) -> bool:
+    """Whether a script left with an exit code that says so."""
+    return isinstance(error, SystemExit) and error.code not in (None, 0)

@@ -88,7 +88,8 @@ def _followed(spec: TrialSpec, folder: Path, node: int) -> Verdict:
             log.end(None)
             why = f"{words[0]} cannot be run in {spec.script.folder} ({error.strerror})"
             return Verdict(Status.INVALID, why)
-        recording.follow(_Watch(spec, recording, folder))
+        with recording.guarded():
+            recording.follow(_Watch(spec, recording, folder))
     if log.trouble:
         raise OSError(log.trouble)
     if (folder / sheet.ENOUGH).exists():  # what it ended with is our doing

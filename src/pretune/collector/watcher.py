@@ -35,12 +35,13 @@ def main() -> int:
     """Wait for the rank's end; record unless it said that it is done."""
     sheet = told()
     if sheet is not None:
+        ended_s = time.time()
         time.sleep(OTHERS_S)
-        _record(sheet)
+        _record(sheet, ended_s)
     return 0
 
 
-def _record(sheet: dict[str, Any]) -> None:
+def _record(sheet: dict[str, Any], ended_s: float) -> None:
     from pretune.collector.keep import keep
     from pretune.datasets.trial import Status, Trial
 
@@ -49,7 +50,7 @@ def _record(sheet: dict[str, Any]) -> None:
     if kills > 0:
         status, cause = Status.OOM, f"{rank} was killed while the kernel counted {kills} kills for memory"
     trial = Trial.model_validate(sheet["trial"] | {"status": status, "cause": cause})
-    keep(trial.model_copy(update={"wall_s": time.time() - trial.created_at.timestamp()}), sheet["store"])
+    keep(trial.model_copy(update={"wall_s": ended_s - trial.created_at.timestamp()}), sheet["store"])
 
 
 if __name__ == "__main__":

@@ -31,7 +31,9 @@ def location(root: str | Path) -> Path:
         from upath import UPath
 
         # other writers' files must be seen, so listings are not kept
-        return cast(Path, UPath(url, use_listings_cache=False))
+        place = UPath(url, use_listings_cache=False)
+        _ = place.fs  # what speaks its protocol is imported only here
+        return cast(Path, place)
     except ImportError as error:
         raise InputError(f"{url}: {error}; pip install 'pretune[remote]'") from None
     except ValueError as error:
@@ -77,6 +79,15 @@ def make_folder(folder: Path) -> None:
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)
+
+
+def named_folder(folder: Path, named: str) -> None:
+    """Make the folder that a user ``named``, as in ``--out DIR``, before the work that will fill it. Behind a
+    URL there is nothing to make. Raises :class:`InputError` when it cannot be made."""
+    try:
+        make_folder(folder)
+    except OSError as error:
+        raise InputError(f"{named}: cannot be made ({error.strerror}); name another folder") from None
 
 
 def sync_folder(folder: Path) -> None:

@@ -21,6 +21,7 @@ from pretune.collector.launchers.base import Launcher
 from pretune.collector.launchers.groups import divided
 from pretune.collector.launchers.hosts import LocalLauncher
 from pretune.collector.launchers.ranks import RanksLauncher
+from pretune.datasets.durable import named_folder
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Accelerator, Platform
 from pretune.datasets.store import TrialStore
@@ -67,10 +68,7 @@ def open_session(job: JobSpec, out: Path, watcher: Watcher) -> Iterator[Opened]:
 
     Raises :class:`InputError` when ``out`` holds another job's, or another process runs it.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {out}: cannot be made ({error.strerror}); name another folder") from None
+    named_folder(out, f"--out {out}")
     with only_one(out), ExitStack() as stack:
         launchers = [stack.enter_context(each) for each in launchers_of(job, out / "runs")]
         launcher = launchers[0]

@@ -40,6 +40,12 @@ def test_a_total_that_no_size_gives_leaves_it_open(tmp_path):
     assert any("model.ffn_size is not stated" in note for note in run.notes)
 
 
+def test_a_total_beyond_all_numbers_leaves_it_open(tmp_path):
+    path = tmp_path / "bench.csv"
+    path.write_bytes(GOLDEN.read_bytes().replace(b"8.03B", b"9" * 400 + b"B"))
+    assert "model.ffn_size" not in list(Nanotron().read(path))[2].values
+
+
 def test_a_global_batch_in_tokens_is_found_out():
     runs = list(Nanotron().read(GOLDEN))
     assert runs[2].values["workload.global_batch_sequences"] == 1 * 32 * 4

@@ -142,7 +142,7 @@ def test_parquet_is_read_like_csv(tmp_path):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"columns": {"step_tme_s": "ms"}}, "step_tme_s is no column"),
+        ({"columns": {"step_tme_s": "ms"}}, "columns.step_tme_s: is no column"),
         ({"units": {"step_time_s": "fortnight"}}, "fortnight"),
         ({"colums": {}}, "colums"),
     ],

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from pretune.collector.integrations.attached import Attached
 from pretune.collector.integrations.here import model_here, optimizer_here, recorder_here
@@ -20,8 +23,7 @@ class PretuneCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
     """Records one trial of a Trainer's run; what is not given is read from its arguments and its model.
 
     ``sequence_length`` is that of the first example unless given: examples are taken to be of one length.
-    Evaluations and checkpoints are no part of a step; a window in which there is one leaves out its wait for
-    data too.
+    Evaluations and checkpoints are no part of a step.
     """
 
     def __init__(
@@ -35,28 +37,18 @@ class PretuneCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
     ) -> None:
         self.store, self.measure = store, measure
         self.platform, self.model, self.sequence_length = platform, model, sequence_length
-        self._attached = Attached()
+        self._attached, self._undo = Attached(), ExitStack()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self._attached.begin(lambda: self._recorder(args, given))
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        self._attached.resume()
+        self._undo.enter_context(_left_out(self, self._attached))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         said = [entry["loss"] for entry in state.log_history[-1:] if "loss" in entry]
         self._attached.step(said[0] if said else None)
-        self._pause(control)
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        self._pause(control)
-
-    def _pause(self, control: Any) -> None:
-        """Until the next step begins, where an evaluation or a checkpoint is to come."""
-        if control.should_evaluate or control.should_save:
-            self._attached.pause()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._undo.close()
         self._attached.end()
 
     def _recorder(self, args: Any, given: dict[str, Any]) -> TrialRecorder:
@@ -89,6 +81,28 @@ class PretuneCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
             platform=self.platform,
             measure=self.measure,
         )
+
+
+@contextmanager
+def _left_out(callback: TrainerCallback, attached: Attached) -> Iterator[None]:
+    """Where the Trainer that has this ``callback`` evaluates or saves between steps, that is no part of them.
+
+    Hooks see no beginning of either, nor the end of a checkpoint, and a callback is not told its Trainer: so
+    the class is changed for as long as it trains. Trainers without this callback are as they were.
+    """
+    original = Trainer._maybe_log_save_evaluate
+
+    @wraps(original)
+    def between_steps(trainer: Trainer, *rest: Any, **more: Any) -> Any:
+        rare = trainer.control.should_evaluate or trainer.control.should_save
+        ours = rare and callback in trainer.callback_handler.callbacks
+        return (attached.outside(original) if ours else original)(trainer, *rest, **more)
+
+    Trainer._maybe_log_save_evaluate = between_steps
+    try:
+        yield
+    finally:
+        Trainer._maybe_log_save_evaluate = original
 
 
 def _length(loader: Any) -> int:

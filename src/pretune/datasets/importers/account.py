@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +13,7 @@ from pretune.datasets.importers.complete import Given, complete
 from pretune.datasets.importers.opened import telling
 from pretune.datasets.store import TrialStore
 from pretune.datasets.trial import Trial
+from pretune.errors import InputError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -61,8 +62,9 @@ def import_files(
 ) -> Account:
     """Import the files, and all files in the folders, of ``paths``. The same file twice adds nothing.
 
-    Raises :class:`InputError` for a path that is not there, and :class:`StoreError` when the store cannot be
-    written; what was appended before stays.
+    Among several files, one that is not of the format is set aside. Raises :class:`InputError` where it is
+    the only one, or for a path that is not there, and :class:`StoreError` when the store cannot be written;
+    what was appended before stays.
     """
     kinds = _Kinds(store)
 
@@ -92,7 +94,7 @@ def accounted(
         watcher.reading(source)
         tally = account.files.setdefault(str(source), {TAKEN: 0, THERE: 0, ASIDE: 0})
         with telling(watcher.read):
-            for found in importer.read(source):
+            for found in _read(importer, source, alone=len(sources) == 1):
                 item = found if isinstance(found, SetAside) else made(found, source)
                 if isinstance(item, SetAside):
                     account.set_aside.append(item)
@@ -114,6 +116,15 @@ def accounted(
         sum(tally[kind] for tally in account.files.values()) for kind in (TAKEN, THERE)
     )
     return account
+
+
+def _read(importer: Importer, source: Any, alone: bool) -> Iterator[Run | SetAside]:
+    try:
+        yield from importer.read(source)
+    except InputError as error:
+        if alone:
+            raise
+        yield SetAside(str(source), None, str(error).removeprefix(f"{source}: "))
 
 
 class _Kinds:

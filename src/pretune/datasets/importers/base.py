@@ -36,7 +36,7 @@ class Run:
     line: int | None
     key: str
     values: dict[str, Any]
-    notes: list[str] = field(default_factory=list)  # what was odd but harmless, for the account
+    notes: list[str] = field(default_factory=list)  # what was odd but harmless; the account adds the file
     span: Span | None = None
 
 
@@ -83,8 +83,13 @@ class Importer(ABC):
         Raises :class:`InputError` where there is nothing.
         """
         place = Path(path)
-        if place.is_dir():
-            return sorted(found for found in place.rglob(self.pattern) if found.is_file())
         if place.is_file():
             return [place]
-        raise InputError(f"{path}: there is no such file or folder; check the path")
+        if not place.is_dir():
+            raise InputError(f"{path}: there is no such file or folder; check the path")
+        found = sorted(file for file in place.rglob(self.pattern) if file.is_file())
+        if not found:
+            raise InputError(
+                f"{path}: holds no file {self.pattern}; name the files of {self.name} themselves"
+            )
+        return found

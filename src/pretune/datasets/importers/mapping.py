@@ -42,12 +42,21 @@ class Mapping(Spec):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        for name in (*self.columns, *self.units, *self.constants):
-            if not is_column(name):
-                raise ValueError(f"{name} is no column of the store; nor one of {', '.join(BESIDE)}")
+        for part in ("columns", "units", "constants"):
+            for name in getattr(self, part):
+                if not is_column(name):
+                    beside = ", ".join(BESIDE)
+                    raise ValueError(
+                        f"{part}.{name}: is no column of the store, nor one of {beside}; check the spelling"
+                    )
         for name, unit in self.units.items():
             if unit not in UNITS:
                 raise ValueError(f"units.{name}: {unit!r} is no unit; known: {', '.join(UNITS)}")
+        for name, value in self.constants.items():
+            try:
+                typed(name, value)
+            except ValueError:
+                raise ValueError(f"constants.{name}: {value!r} is not what {name} is; mend it") from None
         return self
 
     def read(self, row: dict[str, Any]) -> dict[str, Any]:

@@ -84,7 +84,9 @@ class MLflowRuns(Importer):
                 return SetAside(file, None, end)
             found.values |= end
         found.values |= _began(run)
-        return Run(None, str(run.info.run_id), found.values, [f"{file}: {odd}" for odd in found.odd])
+        return Run(
+            None, str(run.info.run_id), found.values, [f"run {run.info.run_id}: {odd}" for odd in found.odd]
+        )
 
     def _foreign(self, server: _Server, run: MlflowRun) -> Stated:
         metrics = dict(run.data.metrics)

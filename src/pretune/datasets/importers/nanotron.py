@@ -173,7 +173,7 @@ def _feed_forward(values: dict[str, Any], total: str) -> int | None:
         return None
     layers, hidden, heads, kv_heads, vocabulary, tied = shape
     digits = float(match[1])
-    if not (digits and layers and hidden and heads):
+    if not (0 < digits < math.inf and layers and hidden and heads):
         return None
     unit = 1.0 if digits >= 100 else 0.1 if digits >= 10 else 0.01
     scale = _SIZES[match[2]]

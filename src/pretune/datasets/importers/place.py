@@ -28,7 +28,10 @@ def _users(values: dict[str, Any], given: StatedPlatform) -> None:
     """The platform as the user has it; of its nodes, as many as the log's devices fill."""
     theirs = values.get("accelerator.name")
     if theirs is not None and _one_name(theirs) != _one_name(given.accelerator.name):
-        raise Contradiction(f"ran on {theirs}, and --platform says {given.accelerator.name}")
+        raise Contradiction(
+            f"ran on {theirs}, and --platform says {given.accelerator.name}; "
+            "leave --platform out, or give its accelerator this name"
+        )
     stated = schema.flatten(given)
     values |= {name if "." in name else f"platform.{name}": value for name, value in stated.items()}
     if given.backend is None and (known := presets.known_accelerator(given.accelerator.name)):

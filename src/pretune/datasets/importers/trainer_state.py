@@ -106,15 +106,14 @@ def _run(
                 str(path), None, "its evaluations take longer than its train_runtime; one is wrong"
             )
         values |= timed | {"status": str(Status.OK)}
-    return Run(None, key, values, [f"{path}: {note}" for note in notes])
+    return Run(None, key, values, notes)
 
 
 def _overall(log: list[dict[str, Any]], runtime: float, steps: int, notes: list[str]) -> dict[str, Any]:
     """A step's mean time, without the evaluations that were timed; {} when nothing is left."""
     paused = sum(positive(str(e.get(name))) or 0.0 for e in log for name in _PAUSES)
-    notes.append(
-        f"step_time_s has starting up and saving in it; {paused:.6g} s of evaluations were taken off"
-    )
+    off = f"; {paused:.6g} s of evaluations were taken off" if paused else ""
+    notes.append(f"step_time_s has starting up and saving in it{off}")
     return {"step_time_s": (runtime - paused) / steps} if runtime > paused else {}
 
 

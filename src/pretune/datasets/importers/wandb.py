@@ -158,8 +158,8 @@ class WandbExport(Importer):
         if isinstance(end, str):
             return SetAside(str(path), line, end)
         odd = [*found.odd, *([said] if said.startswith("the export") else [])]
-        where = str(path) if line is None else f"{path} line {line}"
-        return Run(line, key, found.values | end, [f"{where}: {each}" for each in odd])
+        where = "" if line is None else f"line {line}: "
+        return Run(line, key, found.values | end, [f"{where}{each}" for each in odd])
 
 
 def _stated(told: dict[str, Any], names: Mapping | None) -> Stated:
