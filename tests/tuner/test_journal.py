@@ -14,6 +14,7 @@ from pretune.tuner.campaign import Campaign
 from pretune.tuner.job import JobSpec
 from pretune.tuner.journal import retell
 from pretune.tuner.runner import Watcher
+from pretune.tuner.search import Search
 from pretune.tuner.session import TuningSession
 
 METHODS = ("session_begun", "session_ended", "fit_begun", "fit_ended")
@@ -122,7 +123,7 @@ def test_a_session_that_has_not_ended_is_not_closed(write_job, tmp_path, monkeyp
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(TuningSession, "_search", interrupt)
+    monkeypatch.setattr(Search, "run", interrupt)
     with pytest.raises(KeyboardInterrupt):
         tune(job, tmp_path / "out", NoTracker())
     told = Told()
