@@ -25,6 +25,9 @@ class Baseline(ABC):
 
     name: ClassVar[str]  # what a saved surrogate finds its baseline by
 
+    def __repr__(self) -> str:  # stands in a surrogate's own
+        return f"{type(self).__name__}()"
+
     @property
     @abstractmethod
     def constants(self) -> dict[str, float]:
