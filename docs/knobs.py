@@ -14,9 +14,17 @@ or has none of its own. *Numerics*: the knob changes what is computed, so it is 
 says `allow_numerics: true`. A version: the first whose framework knows it, where that is known; an older
 one that is installed beside pretune is refused.
 
-`megatron` and `fsdp` need `command:`, since pretune's own trial program does not run them. Any framework
-takes `env.NAME`, an environment variable of every rank, such as `env.NCCL_ALGO`, `env.NCCL_PROTO`,
-`env.NCCL_MIN_NCHANNELS` or `env.NCCL_BUFFSIZE`: pretune sets it and judges nothing about it. DeepSpeed's
+`megatron` and `fsdp` need `command:`, since pretune's own trial program does not run them. Megatron-LM takes
+its arguments from the command line, so a shell has to read them from their file; torchtitan takes the file:
+
+```yaml
+command: sh -c 'exec torchrun --nproc_per_node {devices_per_node} pretrain_gpt.py $(cat {megatron})'
+command: torchrun --nproc_per_node {devices_per_node} -m torchtitan.train --job.config_file {train}
+```
+
+Any framework takes `env.NAME`, an environment variable of every rank, such as `env.NCCL_ALGO`,
+`env.NCCL_PROTO`, `env.NCCL_MIN_NCHANNELS` or `env.NCCL_BUFFSIZE`: pretune sets it and judges nothing
+about it. DeepSpeed's
 MiCS is not here, because DeepSpeed 0.19.8 refuses it; `zero_hpz_partition_size`, or `dp_shard` of `fsdp`,
 shards within a group.
 """

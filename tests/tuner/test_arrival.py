@@ -95,3 +95,12 @@ def test_the_script_s_folder_is_that_of_the_job(write_job, tmp_path):
     assert JobSpec.from_yaml(write_job(command=DEEPSPEED)).command.folder == str(tmp_path)
     inside = {"run": DEEPSPEED, "folder": "code"}
     assert JobSpec.from_yaml(write_job(command=inside)).command.folder == str(tmp_path / "code")
+
+
+@pytest.mark.parametrize(
+    ("framework", "command"),
+    [("megatron", "sh -c 'python train.py $(cat {megatron})'"), ("fsdp", "torchrun train.py {train}")],
+)
+def test_a_file_that_has_the_global_batch_tells_the_accumulation(write_job, target, framework, command):
+    found = candidates(write_job, target, command, framework=framework, space={"micro_batch": [1, 2]})
+    assert [knobs.micro_batch for knobs in found.knobs] == [1, 2]

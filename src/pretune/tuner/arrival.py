@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from pretune.datasets.frameworks import framework as find_framework
 from pretune.datasets.frameworks.base import Framework
@@ -49,7 +50,8 @@ def check_knobs_arrive(
     taken, samples = set(script.placeholders()), [*_spread(candidates.knobs), default]
     for name in sorted(_differing(candidates, default) & {*named, "accumulation"}):
         told = name in taken or name.startswith(_VARIABLES) or name == "dp"
-        if not (told or taken & set(_TOLD.get(name, ())) or _in_a_file(name, taken, samples, candidates)):
+        told = told or bool(taken & set(_TOLD.get(name, ()))) or _in_a_file(name, taken, samples, candidates)
+        if not told and not (name in _TOLD and _batch_in_a_file(taken, samples[0], candidates)):
             raise InputError(
                 f"{where}: {name} differs between trials, and the script is not told: put {{{name}}} into "
                 f"command{_or_a_file(candidates)}, or give it one value"
@@ -74,15 +76,28 @@ def _spread(knobs: Sequence[Knobs]) -> list[Knobs]:
 def _in_a_file(name: str, taken: set[str], samples: Sequence[Knobs], candidates: Candidates) -> bool:
     """Whether another value of the knob makes another file, of those that the command names."""
     other = [knobs.settings()[name] for knobs in samples if name in knobs.settings()]
-
-    def files(knobs: Knobs) -> dict[str, str]:
-        declared = find_framework(candidates.framework)
-        found = declared.files_to_follow(candidates.workload, candidates.platform, knobs)
-        return {n: text for n, text in found.items() if "folder" in taken or file_placeholder(n) in taken}
-
     return any(
-        files(knobs) != files(knobs.model_copy(update={name: value})) for knobs in samples for value in other
+        _named_files(taken, knobs, candidates)
+        != _named_files(taken, knobs.model_copy(update={name: value}), candidates)
+        for knobs in samples
+        for value in other
     )
+
+
+def _batch_in_a_file(taken: set[str], knobs: Knobs, candidates: Candidates) -> bool:
+    """Whether another global batch makes another file, so that the accumulation follows there."""
+    tokens = 2 * candidates.workload.global_batch_tokens
+    other = replace(
+        candidates, workload=candidates.workload.model_copy(update={"global_batch_tokens": tokens})
+    )
+    return _named_files(taken, knobs, candidates) != _named_files(taken, knobs, other)
+
+
+def _named_files(taken: set[str], knobs: Knobs, candidates: Candidates) -> dict[str, str]:
+    """The framework's files that the command names."""
+    declared = find_framework(candidates.framework)
+    found = declared.files_to_follow(candidates.workload, candidates.platform, knobs)
+    return {n: text for n, text in found.items() if "folder" in taken or file_placeholder(n) in taken}
 
 
 def _or_a_file(candidates: Candidates) -> str:
