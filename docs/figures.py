@@ -1,5 +1,6 @@
-"""The pictures of the documentation, from a real session: the terminal, its report and its MLflow page;
-and the cascade of the shipped platforms.
+"""The pictures of the documentation, from a real session: the terminal, its report and its MLflow page.
+
+The cascades come from ``benchmarks/portability.py``.
 
     python docs/figures.py [--job examples/quickstart.yaml] [--out runs/figures]
 
@@ -77,15 +78,6 @@ def report(out: Path) -> None:
         shot(page.resolve().as_uri(), HERE / f"{name}.png", size)
 
 
-def cascade(out: Path) -> None:
-    """What ``pretune portability`` draws of the platforms that ship."""
-    pretune = str(Path(sys.executable).with_name("pretune"))
-    subprocess.run(
-        [pretune, "portability", "--plot", str(out / "cascade")], check=True, stdout=subprocess.DEVNULL
-    )
-    (HERE / "cascade.svg").write_bytes((out / "cascade" / "cascade-1.svg").read_bytes())
-
-
 def shot(url: str, path: Path, size: str) -> None:
     """A screenshot by whichever Chromium is installed."""
     browser = next(found for name in BROWSERS if (found := shutil.which(name)))
@@ -117,7 +109,6 @@ def main() -> int:
     experiment = MlflowClient(sqlite_uri(arguments.out)).get_run(run_id).info.experiment_id
     page(arguments.out, run_id, experiment)
     report(arguments.out)
-    cascade(arguments.out)
     return 0
 
 

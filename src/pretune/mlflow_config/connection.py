@@ -26,7 +26,6 @@ _ENVIRONMENT = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-_TRAINING = {"mlflow.experimentKind": "custom_model_development"}  # else the page is laid out for prompts
 _CHATTY = ("mlflow", "alembic")
 
 
@@ -82,8 +81,8 @@ def _create_experiment(client: MlflowClient, uri: str) -> str:
 
     place = artifacts(uri)
     try:
-        folder = place.as_uri() if place else None
-        return str(client.create_experiment(EXPERIMENT, folder, tags=_TRAINING))
+        made = client.create_experiment(EXPERIMENT, artifact_location=place.as_uri() if place else None)
+        return str(made)
     except MlflowException:
         found = client.get_experiment_by_name(EXPERIMENT)
         if found is None:

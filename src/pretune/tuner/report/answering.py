@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pretune.datasets.frameworks import framework as find_framework
 from pretune.datasets.trial import Trial
 from pretune.tuner.answer import NAMES, Answer, sentence
 from pretune.tuner.recall import Recalled
@@ -124,7 +125,9 @@ def _to_use(found: Answer) -> list[str]:
     if found.comparison is None:
         return []
     files = [path.name for path in found.files() if path.exists()]
-    return [f"cd {found.out}  # {', '.join(files)}", "./launch.sh train.py"]
+    options = find_framework(found.job.framework).script_options
+    yours = "" if found.job.command.run else f" train.py {options}"
+    return [f"cd {found.out}  # {', '.join(files)}", f"./launch.sh{yours}".rstrip()]
 
 
 def _of_store(gathered: Gathered) -> tuple[list[str], list[Table]]:
