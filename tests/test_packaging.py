@@ -11,6 +11,9 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 # what only an extra brings: a module that asks for one of these may fail to import without it
 EXTRAS = {"torch", "deepspeed", "mlflow", "pandas", "matplotlib", "pynvml"} | {
+    "altair",
+    "jinja2",
+    "markupsafe",
     "optuna",
     "ray",
     "transformers",

@@ -1,6 +1,7 @@
 import json
 
 import polars as pl
+import pytest
 
 from pretune.datasets import TrialStore
 
@@ -76,6 +77,7 @@ def test_rows_that_contradict_each_other_are_found_beside_a_damaged_file(pretune
     assert {fault["field"] for fault in faults} >= {None, "knob.micro_batch"}
 
 
+@pytest.mark.long
 def test_a_history_is_merged_and_exported_by_commands(pretune, history, tmp_path):
     store = TrialStore(tmp_path / "mine")
     for trial in TrialStore(history).trials():

@@ -195,9 +195,10 @@ def test_a_host_that_is_lost_interrupts_the_trial_and_is_connected_anew_for_the_
     folder = behave(tmp_path, "t", rank0="sleep", rank1="sleep")
     with HostsLauncher([Host(ranks=2)], tmp_path, backend="nccl") as launcher:
         launcher._start("t", folder, PROGRAM, {})
-        (agent,) = (
-            child.pid for child in psutil.Process().children() if "agent" in " ".join(child.cmdline())
-        )
+        agent = max(  # the newest: launchers of other tests may have agents of theirs
+            (child for child in psutil.Process().children() if "agent" in " ".join(child.cmdline())),
+            key=psutil.Process.create_time,
+        ).pid
         os.kill(agent, signal.SIGKILL)
         assert wait_until(lambda: launcher._agents[0].is_gone())
         trial = launcher.poll(Handle(sheet(), folder))

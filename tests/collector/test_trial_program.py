@@ -120,7 +120,7 @@ def test_a_trial_that_is_asked_to_stop_ends_well_with_what_it_has_measured(tmp_p
     assert used > 4 * 4 * MODEL.parameters
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_deepspeed_tells_its_collectives_in_a_diagnosis_and_never_in_a_measurement(tmp_path):
     usual = spec(framework="deepspeed", zero_stage=1)
     diagnosis = usual.model_copy(update={"purpose": "diagnostic"})

@@ -20,7 +20,7 @@ PYTHON = [sys.executable, "-c"]
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param("offline", marks=pytest.mark.slow),
+        pytest.param("offline", marks=pytest.mark.long),
         pytest.param("tune", marks=pytest.mark.long),
         pytest.param("track", marks=pytest.mark.long),
     ],

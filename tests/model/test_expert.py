@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from pretune.model.columns import configurations
 from pretune.model.expert import Expert
 from pretune.model.outcomes import Outcomes
 from pretune.model.smooth import Smooth
@@ -39,8 +40,10 @@ def test_an_outcome_elsewhere_counts_as_far_as_platforms_agree(seed: int, same: 
         for name, ran in (("one", first), ("two", second))
     )
     outcomes = Outcomes(0.5).fit(history, np.full(600, 0.5))
-    chance = outcomes.correct(pl.DataFrame({"knob.a": knob}), np.full(300, 0.5))
+    chance = outcomes.correct(configurations(pl.DataFrame({"knob.a": knob})), np.full(300, 0.5))
     told = np.corrcoef(chance, first)[0, 1]
     assert outcomes.agreement > 0.9 if same else outcomes.agreement < 0.2
     assert told > 0.99 if same else np.ptp(chance) < 0.35
-    assert outcomes.correct(pl.DataFrame({"knob.a": [999]}), np.array([0.4])) == pytest.approx(0.4)
+    assert outcomes.correct(
+        configurations(pl.DataFrame({"knob.a": [999]})), np.array([0.4])
+    ) == pytest.approx(0.4)

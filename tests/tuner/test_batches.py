@@ -37,6 +37,7 @@ def two_batches(write_job, recorded, tmp_path):
     return job
 
 
+@pytest.mark.long
 def test_each_batch_is_tuned_within_the_whole_budget_and_none_is_called_the_best(two_batches, tmp_path):
     found = tune_batches(two_batches(budget={"trials": 5}), tmp_path / "out", NoTracker(), Watcher())
     first, second = found.asdict()["batches"]

@@ -79,6 +79,7 @@ def check(job, out, moment, tracking):
     return answer, trials
 
 
+@pytest.mark.long
 def test_killed_while_a_trial_runs_it_leaves_no_process_and_goes_on(job, tmp_path):
     check(job(True), tmp_path / "out", "measure", ["--tracking", "none"])
 

@@ -48,7 +48,7 @@ def whole(job, tmp_path):
     return tmp_path / "0", seen[0]["passed"]
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.long)])
 def test_killed_anywhere_a_session_ends_as_the_one_that_was_not(job, whole, tmp_path, every):
     uninterrupted, names = whole
     kinds: dict[str, list[int]] = {}
