@@ -25,7 +25,7 @@ tune: env ## find the fastest DeepSpeed configuration on this machine (JOB=your.
 	$(bin)/pretune tune $(JOB)
 
 test: env ## the tests, real trials included, but not those that take minutes each
-	$(bin)/python -m pytest -n 3 --dist loadfile -m 'not long$(system)'
+	$(bin)/python -m pytest -n 2 --dist loadfile -m 'not long$(system)'
 
 test-all: env ## every test
 	$(bin)/python -m pytest

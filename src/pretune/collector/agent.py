@@ -216,7 +216,7 @@ def prepare(warm: bool) -> None:
     if os.environ.get("DS_ACCELERATOR") == "cpu":
         build_deepspeed_op()
     if warm:
-        from pretune.collector.training import load
+        from pretune.collector.training.run import load
 
         with contextlib.suppress(ModuleNotFoundError):  # plain torch trials need no DeepSpeed
             load("deepspeed")

@@ -117,11 +117,11 @@ def _train(folder: Path, evidence: Evidence) -> None:
     text = (folder / "spec.json").read_bytes()
     spec = TrialSpec.from_mapping(json.loads(text), str(folder / "spec.json"))
     _prepare_environment(spec.platform.backend, spec.knobs.threads_per_rank, spec.knobs.environment())
-    from pretune.collector import training
     from pretune.collector.device import PeakMemory
     from pretune.collector.meter import Meter
     from pretune.collector.ranks import Ranks
     from pretune.collector.software import versions
+    from pretune.collector.training import run as training
 
     training.load(spec.framework)
     gc.collect()

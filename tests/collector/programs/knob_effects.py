@@ -15,7 +15,8 @@ import torch
 from torch import distributed
 from torch.autograd.graph import saved_tensors_hooks
 
-from pretune.collector import device, training
+from pretune.collector import device
+from pretune.collector.training import run as training
 from pretune.datasets import TrialSpec
 
 # function of torch.distributed -> (its kind, which argument is the whole tensor)
