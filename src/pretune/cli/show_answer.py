@@ -13,6 +13,8 @@ from pretune.tuner.batches import SideBySide
 from pretune.tuner.budget import in_words
 from pretune.tuner.reasons import Reasons
 
+WORTH_A_LOOK = 1.05  # memory left, as a share of what the fastest leaves
+
 
 def show_answer(answer: Answer, page: str) -> None:
     """Winner and defaults beside each other, the ratios in words, and the files with what they hold.
@@ -91,9 +93,13 @@ def _show_reasons(console: Console, found: Reasons) -> None:
     rest = [point for point in found.pareto if point.headroom_bytes is not None]
     for point in rest[1:]:
         assert point.headroom_bytes is not None
+        if point.headroom_bytes < WORTH_A_LOOK * (rest[0].headroom_bytes or 0.0):
+            continue
+        names = differing([rest[0].knobs, point.knobs])
+        apart = ", ".join(f"{name}={point.knobs.get(name)}" for name in names)
         joules = "" if point.joules_per_token is None else f", {point.joules_per_token:.3g} J/token"
         console.print(
-            f"also worth a look: {point.trial_id}: {point.tokens_per_s_per_device:,.0f} tokens/s per device, "
+            f"also worth a look: {apart}: {point.tokens_per_s_per_device:,.0f} tokens/s per device, "
             f"{point.headroom_bytes / 2**30:.2f} GiB left{joules}",
             highlight=False,
         )
