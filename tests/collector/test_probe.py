@@ -27,7 +27,7 @@ from pretune.model.physics.setup import read_setup
 SIZES = WHOLE.message_bytes["cpu"]
 TINY = Plan(
     matrix_sizes={"cpu": (64, 128)},
-    message_bytes={"cpu": (SMALLEST_BYTES, 1 << 16, 1 << 20)},
+    message_bytes={"cpu": (SMALLEST_BYTES, 1 << 16, 1 << 24)},  # large enough to be slower on a busy machine
     precisions={"cpu": ("fp32", "bf16", "fp16")},
     ops=OPS,
 )

@@ -69,7 +69,8 @@ def test_memory_is_what_the_block_takes_not_what_was_there_before(tmp_path):
         model = b"x" * 2**26
         while r.step():
             time.sleep(0.002)
-    assert len(model) <= r.trial.peak_memory_device_bytes < 1.5 * len(model)
+    # a few pages that the process held before may have gone meanwhile
+    assert 0.9 * len(model) < r.trial.peak_memory_device_bytes < 1.5 * len(model)
 
 
 def test_a_loop_that_goes_on_is_not_measured_any_more(tmp_path):
