@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +22,7 @@ MIN_ROWS = 4  # below, a mean says more than a split
 LEVEL_NOISE = 0.3  # of one residual about the level
 NEIGHBOURS = 1000  # rows kept to measure distances to
 NEAREST_AT_ONCE = 1024  # so that their distances stay in a core's cache
+LEAF = -1  # the child of a node that has none, in XGBoost's JSON
 FARTHEST = 4.0  # usual distances; no error grows without end
 
 
@@ -52,7 +56,13 @@ class ResidualTrees:
         self.features_ = x.shape[1]
         self.level_ = self._level(residual)
         self.booster_ = self._train(x, residual - self.level_)
+        self.__dict__.pop("thresholds", None)
         return self
+
+    @cached_property
+    def thresholds(self) -> dict[int, NDArray[np.float32]]:
+        """Feature -> where its trees split it."""
+        return thresholds(self.booster_)
 
     def _level(self, residual: Array) -> float:
         if not len(residual):
@@ -141,6 +151,33 @@ def apply(booster: xgboost.Booster | None, x: Array) -> Array:
     if booster is None or not len(x):
         return np.zeros(len(x))
     return np.asarray(booster.inplace_predict(x, predict_type="margin"), dtype=np.float64)
+
+
+def thresholds(booster: xgboost.Booster | None) -> dict[int, NDArray[np.float32]]:
+    """Feature -> the values, ascending, at which some tree splits it."""
+    found: dict[int, set[float]] = {}
+    model = {} if booster is None else json.loads(booster.save_raw("json"))["learner"]["gradient_booster"]
+    for tree in model["model"]["trees"] if model else []:
+        of_split = zip(tree["split_indices"], tree["split_conditions"], tree["left_children"], strict=True)
+        for feature, value, child in of_split:
+            if child != LEAF:
+                found.setdefault(feature, set()).add(value)
+    return {feature: np.array(sorted(values), np.float32) for feature, values in found.items()}
+
+
+def cells(splits: Iterable[Mapping[int, NDArray[np.float32]]], x: Array) -> list[NDArray[np.intp]]:
+    """Columns (n,): rows of ``x`` (n, f) that are equal in all of them fall into the same leaf of every tree
+    with these :func:`thresholds`."""
+    every: dict[int, list[NDArray[np.float32]]] = {}
+    for split in splits:
+        for feature, values in split.items():
+            every.setdefault(feature, []).append(values)
+    found = []
+    for feature, of_each in every.items():
+        column = x[:, feature].astype(np.float32)  # as the trees compare them
+        cell = np.searchsorted(np.unique(np.concatenate(of_each)), column, side="right")
+        found.append(np.where(np.isnan(column), -1, cell))
+    return found
 
 
 def nearest(known: Array, points: Array) -> Array:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -56,8 +58,11 @@ def configurations(frame: pl.DataFrame) -> pl.Series:
 
 def looked_up(keys: pl.Series, table: Mapping[str, float]) -> Array:
     """(n,) what a table says of each key; NaN where it says nothing."""
-    found = keys.replace_strict(list(table), list(table.values()), default=np.nan, return_dtype=pl.Float64)
-    return found.to_numpy().astype(np.float64)
+    found, known = np.full(len(keys), np.nan), keys.is_in(list(table))  # most of a search are not
+    if known.any():
+        told = keys.filter(known).replace_strict(list(table), list(table.values()), return_dtype=pl.Float64)
+        found[known.to_numpy()] = told.to_numpy()
+    return found
 
 
 def keys_of(frame: pl.DataFrame, columns: re.Pattern[str]) -> pl.Series:
@@ -66,21 +71,36 @@ def keys_of(frame: pl.DataFrame, columns: re.Pattern[str]) -> pl.Series:
     A knob that is null and a knob that is no column at all are the same.
     """
     names = sorted(filter(columns.match, frame.columns))
-    parts = [_shown(frame[name]) for name in names if frame.schema[name] != pl.Null]
-    if not parts or frame.is_empty():
+    names = [name for name in names if frame.schema[name] != pl.Null]
+    if not names or frame.is_empty():
         return pl.Series([""], dtype=pl.String).new_from_index(0, len(frame))
-    return pl.DataFrame(parts).select(pl.concat_str(pl.all())).to_series()
+    shown = [_shown(frame[name]) for name in names]
+    # neighbours that are the same in every row are one word
+    runs = groupby(shown, lambda each: isinstance(each, str))
+    parts = [pl.lit("".join(map(str, run))) if same else pl.concat_str(list(run)) for same, run in runs]
+    keys = pl.select(pl.concat_str(parts)).to_series()
+    return keys if len(keys) == len(frame) else keys.new_from_index(0, len(frame))
 
 
-def _shown(column: pl.Series) -> pl.Series:
-    """(n,) ``name=value;``, empty where it is null; words are slow to make: once for each of a few values."""
+def _shown(column: pl.Series) -> pl.Series | str:
+    """(n,) ``name=value;``, empty where it is null, one word where all are the same; words are slow to make:
+    once for each of a few values."""
     values = column.unique()
     numeric = values.dtype.is_numeric() or values.dtype == pl.Boolean
     plain = values.cast(pl.Float64).fill_nan(None) if numeric else values
     shown = (f"{column.name}=" + plain.cast(pl.String) + ";").fill_null("")
     if len(values) == 1:
-        return shown.new_from_index(0, len(column)).alias(column.name)
+        return str(shown[0])
     return column.replace_strict(values, shown).alias(column.name)
+
+
+def distinct(columns: Sequence[NDArray[Any]], count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Of ``count`` = n rows: (k,) the first of each kind, alike in all columns; (n,) which kind each is."""
+    if not columns:
+        return np.zeros(min(count, 1), np.intp), np.zeros(count, np.intp)
+    table = pl.DataFrame([pl.Series(str(i), column) for i, column in enumerate(columns)])
+    first = table.with_row_index("row").select(pl.col("row").first().over(table.columns))
+    return np.unique(first.to_series().to_numpy(), return_inverse=True)
 
 
 def workload_names(frame: pl.DataFrame) -> pl.Series:

@@ -55,12 +55,12 @@ class Expert:
         self.trust = least / (least + NOISE**2)
         return self
 
-    def predict(self, x: Array, points: Array, row: NDArray[np.intp]) -> Array:
-        """(n,) of rows ``x`` (n, f) that lie at ``points`` (k, d), each at that of its ``row`` (n,)."""
+    def predict(self, x: Array, points: Array) -> Array:
+        """(n,) of rows ``x`` (n, f) that lie at ``points`` (n, d)."""
         said = self.trees.predict(x)
         if self.smooth is None:
             return said
-        return (1 - self.share) * said + self.share * self.smooth.predict(points)[row]
+        return (1 - self.share) * said + self.share * self.smooth.predict(points)
 
     # -- keeping --------------------------------------------------------------------
     def save(self, folder: Path, name: str) -> dict[str, Any]:

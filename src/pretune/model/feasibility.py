@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from pretune.model.base import Array
-from pretune.model.boosting import apply, load_booster
+from pretune.model.boosting import apply, cells, load_booster, thresholds
+from pretune.model.columns import distinct
 from pretune.model.factors import NOISE, STATUSES
 from pretune.model.need import PHYSICS_SD
 
@@ -192,9 +193,13 @@ class Feasibility:
         """(n,) mean of the probabilities where ``x`` may be off by ``sd`` (n,); Gauss-Hermite quadrature."""
         if not sd.any():
             return self.predict(x, matrix)
+        # many rows of a search need the same memory, and differ where the trees do not look
+        looked_at = [] if matrix is None else cells([thresholds(self.booster)], np.column_stack([x, matrix]))
+        first, row = distinct([x, sd, *looked_at], len(x))
         nodes, weight = np.polynomial.hermite_e.hermegauss(NODES)
+        x, sd, matrix = x[first], sd[first], None if matrix is None else matrix[first]
         chances = [self.predict(x + sd * node, matrix) for node in nodes]
-        return np.asarray(weight / weight.sum() @ np.array(chances))
+        return np.asarray(weight / weight.sum() @ np.array(chances))[row]
 
     def predict(self, x: Array, matrix: Array | None = None) -> Array:
         """(n,) probabilities; ``matrix`` as in :meth:`fit`."""

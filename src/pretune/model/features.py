@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pretune.errors import InputError
 from pretune.model.base import Array, Baseline
-from pretune.model.columns import KNOWN_BEFORE, numbers, text, words
+from pretune.model.columns import KNOWN_BEFORE, distinct, numbers, text, words
 
 UNKNOWN = ""  # a string that is null
 WORDS = (pl.String, pl.Categorical, pl.Enum)
@@ -68,7 +68,7 @@ class Encoder:
             parts += _one_hot(frame, name, seen)
         if self.physical_:
             parts += [column.to_numpy() for column in self.baseline.features(frame)]
-        return np.column_stack(parts) if parts else np.zeros((len(frame), 0))
+        return np.array(parts).T if parts else np.zeros((len(frame), 0))  # read by columns
 
     def stated(self, matrix: Array) -> Array:
         """(n, g) the columns of a :meth:`matrix` that the frame states, without what physics derives."""
@@ -127,13 +127,9 @@ def _told(reasons: list[tuple[str, NDArray[np.bool_]]], count: int) -> list[str 
     """For each of ``count`` rows, the reasons that hold of it in one; words are made once for rows alike."""
     if not reasons:
         return [None] * count
-    holds = np.column_stack([rows for _, rows in reasons])
-    kinds, kind = np.unique(np.packbits(holds, axis=1), axis=0, return_index=True, return_inverse=True)[1:]
-    said = [
-        "; ".join(reason for (reason, _), true in zip(reasons, holds[row], strict=True) if true) or None
-        for row in kinds
-    ]
-    return np.array(said, dtype=object)[kind.ravel()].tolist()  # type: ignore[no-any-return]
+    first, kind = distinct([holds for _, holds in reasons], count)
+    said = ["; ".join(reason for reason, holds in reasons if holds[row]) or None for row in first]
+    return np.array(said, dtype=object)[kind].tolist()  # type: ignore[no-any-return]
 
 
 def _one_hot(frame: pl.DataFrame, name: str, seen: list[str]) -> list[Array]:

@@ -10,7 +10,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pretune.model.base import Array, Baseline
-from pretune.model.columns import configurations, looked_up, numbered, rows, words
+from pretune.model.boosting import cells
+from pretune.model.columns import configurations, distinct, looked_up, numbered, rows, words
 from pretune.model.counters import Counters
 from pretune.model.expert import Expert
 from pretune.model.features import Encoder
@@ -120,9 +121,12 @@ class Sources:
 
         ``x`` (n, f): the frame in the sources' encoding; ``keys`` (n,): its :func:`configurations`.
         """
-        points, row = self._asked(frame)
-        level = np.full(len(frame), np.median(self.levels) if self.platforms else 0.0)
-        said = np.column_stack([*(e.predict(x, points, row) for e in self.experts.values()), level])
+        points = self.encoder.points(frame)
+        first, row = self._alike(x, points)
+        level = np.full(len(first), np.median(self.levels) if self.platforms else 0.0)
+        x, points = x[first], points[first]
+        by_experts = [expert.predict(x, points) for expert in self.experts.values()]
+        said = np.column_stack([*by_experts, level])[row]
         if not self.platforms:
             return said
         trust = np.array([self.experts[name].trust for name in self.platforms])
@@ -136,18 +140,15 @@ class Sources:
             )
         return said
 
-    def _asked(self, frame: pl.DataFrame) -> tuple[Array, NDArray[np.intp]]:
-        """(k, d) the different points of n rows, as far as a process looks at them, and (n,) which is whose:
-        candidates of one search differ much in knobs that no source ever moved."""
-        points = self.encoder.points(frame)
-        smooth = [expert.smooth for expert in self.experts.values() if expert.smooth is not None]
+    def _alike(self, x: Array, points: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """:func:`distinct` of n rows, as far as any expert looks: candidates of one search differ much in
+        knobs that no source ever moved, and more finely than trees split."""
+        experts = self.experts.values()
+        smooth = [expert.smooth for expert in experts if expert.smooth is not None]
         moved = np.any([np.isfinite(each.lengths) for each in smooth], axis=0) if smooth else []
-        code = np.zeros(len(points), dtype=np.int64)
-        for column in points[:, moved].T:
-            values, at = np.unique(column, return_inverse=True)
-            code = np.unique(code * len(values) + at, return_inverse=True)[1]
-        first, row = np.unique(code, return_index=True, return_inverse=True)[1:]
-        return points[first], row
+        return distinct(
+            [*cells([expert.trees.thresholds for expert in experts], x), *points[:, moved].T], len(x)
+        )
 
     def weights(self, position: Array | None) -> Array:
         """(s,) before any trial: by likeness of platforms and number of trials. They add up to 1."""
