@@ -18,6 +18,7 @@ from pretune.datasets.workload import Workload
 from pretune.tuner.accelerate import accelerate_files
 from pretune.tuner.job import JobSpec
 from pretune.tuner.launch import own_script
+from pretune.tuner.numerics import LossCheck
 from pretune.tuner.reasons import Reasons
 from pretune.tuner.rehearsal import Rehearsal
 from pretune.tuner.remedy import Failure
@@ -52,6 +53,7 @@ class Answer:
     failure: Failure | None = None
     reasons: Reasons | None = None
     rehearsal: Rehearsal | None = None
+    checks: Sequence[LossCheck] = ()
     interfaces: Sequence[str | None] = ()
 
     @property
@@ -77,6 +79,7 @@ class Answer:
             "spent": dict(self.spent),
             "search_ended": self.search_ended,
             "reasons": self.reasons and self.reasons.asdict(),
+            "numerics": [check.asdict() for check in self.checks],
             "rehearsal": self.rehearsal and self.rehearsal.asdict(),
             "failure": self.failure and self.failure.asdict(),
             "store": str(self.out / "trials"),
@@ -166,7 +169,8 @@ class Answer:
         ratios = found.over_baselines(found.winner).items()
         lines = [sentence(NAMES[role], each) for role, each in ratios if each is not None]
         rehearsed = self.rehearsal.sentences() if self.rehearsal else []
-        return [f"the search ended: {self.search_ended}", *lines, self._held(found), *rehearsed]
+        checked = [check.sentence() for check in self.checks]
+        return [f"the search ended: {self.search_ended}", *checked, *lines, self._held(found), *rehearsed]
 
     @staticmethod
     def _held(found: Comparison) -> str:

@@ -25,7 +25,7 @@ from pretune.datasets.durable import named_folder
 from pretune.datasets.knobs import Knobs
 from pretune.datasets.platform import Accelerator, Platform
 from pretune.datasets.store import TrialStore
-from pretune.datasets.trial import Trial
+from pretune.datasets.trial import Measure, Trial
 from pretune.errors import InputError
 from pretune.mlflow_config.base import Tracker
 from pretune.tuner.answer import Answer
@@ -33,6 +33,7 @@ from pretune.tuner.budget import Spending, in_words
 from pretune.tuner.fitting import track_session_surrogate
 from pretune.tuner.job import MAY_CHANGE, JobSpec, find_store
 from pretune.tuner.journal import Journal
+from pretune.tuner.numerics import LossCheck, fastest_that_learns
 from pretune.tuner.prospect import check_here, lacking_memory
 from pretune.tuner.reasons import Reasons, reasons
 from pretune.tuner.rehearsal import Rehearsal, rehearse
@@ -169,7 +170,8 @@ class TuningSession:
             with self.spending.during("search"):
                 search.run()
             with self.spending.during("compare"):
-                comparison = self._compare(tuner, default)
+                best, checks = self._fastest_that_learns(tuner, default)
+                comparison = self._compare(tuner, best, default)
                 rehearsal = self._rehearse(comparison)
             self.watcher.expect(0)
         if tuner.trials and (learned := tuner.strategy.fitted()) is not None:
@@ -187,6 +189,7 @@ class TuningSession:
             self._failure(tuner, history) if comparison is None else None,
             self._reasons(tuner, comparison, default) if comparison else None,
             rehearsal,
+            checks,
             reach.interfaces if reach else (),
         )
         files = answer.write()
@@ -243,8 +246,17 @@ class TuningSession:
         self.state = self.state.model_copy(update=changes)
         write_json(self.out / "session.json", self.state.model_dump(mode="json"))
 
-    def _compare(self, tuner: Tuner, default: Knobs) -> Comparison | None:
-        best = tuner.best()
+    def _fastest_that_learns(self, tuner: Tuner, default: Knobs) -> tuple[Knobs | None, list[LossCheck]]:
+        def run(suffix: str, measure: Measure, knobs: Knobs) -> Trial | None:
+            spec = self.sheets(suffix, "verify", knobs)
+            measure = measure.model_copy(update={"timeout_s": spec.measure.timeout_s})
+            spec = spec.model_copy(update={"measure": measure})
+            deadline = time.monotonic() + self.spending.held_left_s()
+            return self.runner.run(Work(spec.trial_id, lambda: (spec, None), deadline=deadline))
+
+        return fastest_that_learns(tuner.trials, default, self.job.framework, run)
+
+    def _compare(self, tuner: Tuner, best: Knobs | None, default: Knobs) -> Comparison | None:
         if best is None:
             return None
         left = most_compared(self.job.verify_pairs)
@@ -260,7 +272,7 @@ class TuningSession:
 
         workload, platform = self.candidates.workload, self.candidates.platform
         pairs = self.job.verify_pairs
-        return compare(best.knobs, default, workload, platform, self.job.framework, tuner.trials, pairs, run)
+        return compare(best, default, workload, platform, self.job.framework, tuner.trials, pairs, run)
 
 
 def launchers_of(job: JobSpec, folder: Path) -> list[Launcher]:

@@ -139,7 +139,7 @@ def compare(
     distinct: dict[Key, tuple[str, Measured]] = {}
     for role, knobs in roles.items():
         distinct.setdefault(key(knobs), (role, Measured(knobs)))
-    contest = _digest([measured.knobs for _, measured in distinct.values()])
+    contest = digest([measured.knobs for _, measured in distinct.values()])
     for number, turn in rounds(list(distinct.values()), pairs):
         for role, measured in turn:
             trial = run(f"v{number:02d}-{contest}-{role}", "verify", measured.knobs)
@@ -149,7 +149,7 @@ def compare(
     return Comparison(found["winner"], found["default"], found.get("careful"), probes)
 
 
-def _digest(contestants: list[Knobs]) -> str:
+def digest(contestants: list[Knobs]) -> str:
     """Names a comparison by who is compared: another winner, found with a larger budget, has other trials."""
     settings = json.dumps([knobs.settings() for knobs in contestants], sort_keys=True)
     return hashlib.sha256(settings.encode()).hexdigest()[:4]
