@@ -85,6 +85,18 @@ def read(path):
 
 
 @pytest.mark.slow
+def test_checkpoints_are_written_between_steps(tmp_path):
+    steps = {"min_warmup_windows": 2, "max_warmup_windows": 2, "min_windows": 8, "max_windows": 8}
+    often = MEASURE.model_copy(update={**steps, "checkpoint_steps": 3})
+    assert run(sheet(tmp_path, spec().model_copy(update={"measure": often}))) == [0, 0]
+    saved, result = read(tmp_path / "checkpoints.json"), read(tmp_path / "result.json")
+    assert len(saved) == 3
+    assert len(result["window_times_s"]) == 8
+    kept = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in kept) > 4 * 3 * MODEL.parameters  # weights and two moments
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", ["torch_ddp", "deepspeed"])
 def test_two_ranks_train_and_leave_the_fields_of_a_trial(tmp_path, framework):
     of = spec(framework=framework)

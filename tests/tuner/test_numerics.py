@@ -129,7 +129,7 @@ def test_changes_are_those_of_declared_numerics_beyond_the_default():
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-def test_a_real_session_checks_a_gradient_type_by_its_loss(write_job, tmp_path):
+def test_a_real_session_checks_a_gradient_type_by_its_loss_and_rehearses(write_job, tmp_path):
     job = write_job(
         model="gpt-tiny",
         sequence_length=64,
@@ -142,12 +142,16 @@ def test_a_real_session_checks_a_gradient_type_by_its_loss(write_job, tmp_path):
         default={"micro_batch": 4, "zero_stage": 1},
         budget={"trials": 1},
         verify_pairs=2,
+        verify={"minutes": 0.05, "checkpoint_steps": 5},
         measure={"min_windows": 2, "max_windows": 2, "max_seconds": 1.0, "max_warmup_windows": 2},
     )
     out = tmp_path / "out"
     command = [sys.executable, "-m", "pretune.cli", "tune", str(job), "--out", str(out), "--tracking", "none"]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
-    (check,) = json.loads(done.stdout)["numerics"]
+    answer = json.loads(done.stdout)
+    assert answer["rehearsal"]["checkpoints_s"]
+    assert not list(out.rglob("checkpoint"))  # it was only to see how long it takes
+    (check,) = answer["numerics"]
     assert check["changes"] == {"communication_data_type": "bf16"}
     assert check["learns"] is True
     trials = {trial.trial_id: trial for trial in TrialStore(out / "trials").trials()}

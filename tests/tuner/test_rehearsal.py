@@ -7,6 +7,7 @@ from pretune.collector.evidence import write_json
 from pretune.collector.launchers.replay import ReplayLauncher
 from pretune.datasets import TrialStore
 from pretune.datasets.trial import Measure
+from pretune.errors import InputError
 from pretune.mlflow_config import NoTracker
 from pretune.tuner.job import JobSpec
 from pretune.tuner.rehearsal import described, memory_slope
@@ -68,6 +69,15 @@ def test_it_measures_for_the_minutes_that_were_asked_for():
     assert longer.max_seconds == 600
     assert longer.timeout_s > 600
     assert longer.min_warmup_windows == usual.min_warmup_windows
+
+
+def test_checkpoints_take_their_share_of_the_time(ran, write_job):
+    found = described(ran, [], Measured(ran.knobs, [ran]), [1.0, 4.0])
+    assert "2 checkpoints of 2.5 s each, 10 % of the time" in found.sentences()[1]
+    assert Verify(minutes=1, checkpoint_steps=7).measure(Measure()).checkpoint_steps == 7
+    own = write_job(command="python train.py {micro_batch}", verify={"minutes": 1, "checkpoint_steps": 7})
+    with pytest.raises(InputError, match="a command writes its own checkpoints; leave it out"):
+        JobSpec.from_yaml(own)
 
 
 def test_a_session_ends_with_it_and_does_not_run_it_again(write_job, tmp_path, monkeypatch):

@@ -24,6 +24,7 @@ from pretune.datasets.durable import whole_file
 from pretune.datasets.trial import Status, Trial, TrialSpec
 
 STOP, MEMORY = "stop.json", "memory.json"
+CHECKPOINT, CHECKPOINTS = "checkpoint", "checkpoints.json"  # the last one itself, and how long each took
 _MEMORY = tuple(f"peak_memory_{kind}_bytes" for kind in ("allocated", "reserved", "device"))
 _KEPT = ("hosts", "software", "missing", "startup_s", "loss_first", "loss_last", *_MEMORY)
 # a rank that lost its peer crashes too: what explains more comes first

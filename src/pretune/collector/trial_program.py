@@ -4,6 +4,7 @@ FOLDER holds ``spec.json``, a TrialSpec. The ranks write there, each file whole 
 
 ``progress.json``  rank 0, at each phase and window: ``phase``, ``windows``, ``time`` (Unix seconds), and
                    ``window_times_s`` of the windows that are measured.
+``checkpoints.json``  rank 0 at its end: the seconds that each checkpoint took.
 ``memory.json``    rank 0 at its end: the memory in use while it measured, [Unix seconds, bytes].
 ``rank-R.json``    each rank at its end: ``ended`` "ok" or "exception", its status, its peak memory.
 ``result.json``    rank 0 after a good end: the fields of a Trial that were measured.
@@ -18,11 +19,11 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretune.collector.evidence import MEMORY, STOP, write_json
+from pretune.collector.evidence import CHECKPOINT, CHECKPOINTS, MEMORY, STOP, write_json
 from pretune.collector.process import enter_control_groups
 from pretune.errors import PretuneError
 
@@ -45,6 +46,7 @@ class Evidence:
         self.memory: PeakMemory | None = None  # once the libraries are imported
         self.rank = int(os.environ.get("RANK", "0"))
         self.trail: list[tuple[float, int]] = []
+        self.saved: list[float] = []  # seconds of each checkpoint
 
     def progress(self, phase: str, windows: int = 0, window_times_s: Sequence[float] = ()) -> None:
         if self.rank == 0:
@@ -59,9 +61,15 @@ class Evidence:
         if due and self.memory and (used := self.memory.now()) is not None:
             self.trail.append((time.time(), used))
 
+    def checkpointed(self, save: Callable[[Path], None]) -> None:
+        begun = time.perf_counter()
+        save(self.folder / CHECKPOINT)
+        self.saved.append(time.perf_counter() - begun)
+
     def result(self, fields: dict[str, Any]) -> None:
         if self.rank == 0:
             self._write(MEMORY, self.trail)
+            self._write(CHECKPOINTS, self.saved)
             self._write("result.json", fields)
 
     def ended(self, error: BaseException | None) -> None:
@@ -136,9 +144,12 @@ def _train(folder: Path, evidence: Evidence) -> None:
     meter = Meter(spec.measure, Ranks(), evidence.memory, evidence.progress, (folder / STOP).exists)
     startup_s = seconds_since_start()
     evidence.progress("warmup")
-    batches = meter.batches(job.batches())
+    batches, steps = meter.batches(job.batches()), 0
     while meter.step(spec.workload.global_batch_tokens, job.window(batches)):
-        pass
+        steps += 1
+        if spec.measure.checkpoint_steps and steps % spec.measure.checkpoint_steps == 0:
+            with meter.pause():
+                evidence.checkpointed(job.save)
     evidence.result({**meter.result(), "startup_s": startup_s, "software": versions()})
     evidence.progress("done", meter.rule.windows)
     training.leave()

@@ -39,7 +39,11 @@ class Status(StrEnum):
 
 
 class Measure(Spec):
-    """How long a trial measures. A window is one whole accumulation window (one optimizer step)."""
+    """How long a trial measures. A window is one whole accumulation window (one optimizer step).
+
+    ``checkpoint_steps``: after so many the trial program writes the state of the training, each time over
+    the one before, between two steps; null: never.
+    """
 
     min_warmup_windows: PositiveInt = 2
     max_warmup_windows: PositiveInt = 8
@@ -47,6 +51,7 @@ class Measure(Spec):
     max_windows: PositiveInt = 40
     max_seconds: PositiveFloat = 6.0
     timeout_s: PositiveFloat = 300.0
+    checkpoint_steps: PositiveInt | None = None
 
     @model_validator(mode="after")
     def _least_before_most(self) -> Self:

@@ -96,6 +96,8 @@ class JobSpec(Spec):
             raise ValueError(
                 "budget: stop_below needs a strategy that predicts; use transfer, or leave it out"
             )
+        if self.verify and self.verify.checkpoint_steps and self.command.run is not None:
+            raise ValueError("verify: checkpoint_steps: a command writes its own checkpoints; leave it out")
         return self
 
     @classmethod

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from pretune.collector.evidence import MEMORY, read_json
+from pretune.collector.evidence import CHECKPOINT, CHECKPOINTS, MEMORY, read_json
 from pretune.datasets.trial import Trial
 from pretune.tuner.runner import TrialRunner, Work
 from pretune.tuner.search import Sheets
@@ -27,9 +28,10 @@ class Rehearsal:
 
     ``goodput`` is tokens per second and device over the whole run, start-up and warm-up included, beside the
     throughput of its steps. ``drift``: throughput of its last third over that of its first.
-    ``of_compared``: its throughput over what the comparison measured. ``memory_slope_bytes_per_s``
+    ``of_compared``: its throughput over what the comparison measured. ``checkpoints_s``: seconds that each
+    checkpoint took, between steps: in the goodput, not in the throughput. ``memory_slope_bytes_per_s``
     (low, middle, high): Theil-Sen's, with a 95 % interval, of rank 0's memory in use; None where too
-    little was seen. What a trial's program does not do, such as writing checkpoints, is not in it.
+    little was seen.
     """
 
     trial_id: str
@@ -40,6 +42,7 @@ class Rehearsal:
     goodput: float | None
     drift: float | None
     of_compared: float | None
+    checkpoints_s: tuple[float, ...]
     memory_slope_bytes_per_s: tuple[float, float, float] | None
     full_after_s: float | None
 
@@ -57,7 +60,14 @@ class Rehearsal:
         if self.of_compared is not None and self.drift is not None:
             speed += f"; {self.of_compared:.2f}x of what was compared"
             speed += f", its end {self.drift:.2f}x of its beginning"
-        return [speed, *self._memory()]
+        return [speed, *self._checkpoints(), *self._memory()]
+
+    def _checkpoints(self) -> list[str]:
+        if not self.checkpoints_s:
+            return []
+        count, share = len(self.checkpoints_s), sum(self.checkpoints_s) / self.seconds
+        mean = sum(self.checkpoints_s) / count
+        return [f"rehearsal: {count} checkpoints of {mean:,.2g} s each, {100 * share:.2g} % of the time"]
 
     def _memory(self) -> list[str]:
         if self.memory_slope_bytes_per_s is None:
@@ -78,11 +88,16 @@ def rehearse(verify: Verify, measured: Measured, runner: TrialRunner, sheets: Sh
     trial = runner.run(Work(spec.trial_id, lambda: (spec, None)))
     if trial is None:
         return None
-    return described(trial, read_json(runner.runs / trial.trial_id / MEMORY) or [], measured)
+    folder = runner.runs / trial.trial_id
+    rmtree(folder / CHECKPOINT, ignore_errors=True)
+    trail, saved = (read_json(folder / name) or [] for name in (MEMORY, CHECKPOINTS))
+    return described(trial, trail, measured, saved)
 
 
-def described(trial: Trial, trail: Sequence[Sequence[float]], measured: Measured) -> Rehearsal:
-    """``trail``: (seconds, bytes) while it ran."""
+def described(
+    trial: Trial, trail: Sequence[Sequence[float]], measured: Measured, saved: Sequence[float] = ()
+) -> Rehearsal:
+    """``trail``: (seconds, bytes) while it ran; ``saved``: seconds of each checkpoint."""
     speed, compared, times = (
         trial.tokens_per_s_per_device,
         measured.tokens_per_s_per_device,
@@ -101,6 +116,7 @@ def described(trial: Trial, trail: Sequence[Sequence[float]], measured: Measured
         tokens / trial.wall_s if speed and trial.wall_s else None,
         _drift(times),
         speed / compared if speed and compared else None,
+        tuple(saved),
         slope,
         _full_after_s(trial, slope),
     )

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, PositiveInt
 from scipy import stats
 
 from pretune.datasets.frameworks import framework as find_framework
@@ -28,9 +28,14 @@ RunOne = Callable[[str, str, Knobs], Trial | None]  # suffix of the trial's id, 
 
 
 class Verify(Spec):
-    """``minutes`` of training with what is recommended, after the comparison."""
+    """``minutes`` of training with what is recommended, after the comparison.
+
+    ``checkpoint_steps``: write a checkpoint after so many optimizer steps; a script of your own
+    (``command``) writes its own.
+    """
 
     minutes: PositiveFloat
+    checkpoint_steps: PositiveInt | None = None
 
     def measure(self, usual: Measure) -> Measure:
         """Of the rehearsal, where trials take ``usual``."""
@@ -39,6 +44,7 @@ class Verify(Spec):
             "max_seconds": seconds,
             "max_windows": MOST_WINDOWS,
             "timeout_s": usual.timeout_s + 2 * seconds,
+            "checkpoint_steps": self.checkpoint_steps,
         }
         return usual.model_copy(update=updates)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor, distributed
@@ -31,6 +32,10 @@ class Training(ABC):
     @abstractmethod
     def window(self, batches: Batches) -> Tensor:
         """Train on the next ``accumulation`` micro batches; returns their mean loss, on the device."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint, every rank its share; returns when all have."""
 
     def batches(self) -> Batches:
         """(tokens, targets) of this rank, each (micro_batch, sequence_length), on the device.

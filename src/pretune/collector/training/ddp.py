@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from pretune.collector.training.base import CLIP_NORM, Batches, Training, execution, files
 from pretune.collector.transformer import Transformer
@@ -45,3 +46,10 @@ class DDPTraining(Training):
         self.optimizer.step()
         self.optimizer.zero_grad()
         return total
+
+    def save(self, folder: Path) -> None:
+        if distributed.get_rank() == 0:
+            folder.mkdir(exist_ok=True)
+            state = {"model": self.model.module.state_dict(), "optimizer": self.optimizer.state_dict()}
+            torch.save(state, folder / "checkpoint.pt")
+        distributed.barrier()

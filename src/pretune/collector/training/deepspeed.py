@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from pretune.errors import InputError
 
 # waits for the device at each call, so never in a trial that measures throughput
 _COMMS_LOGGER = {"enabled": True, "prof_all": True, "verbose": False, "debug": False}
+TAG = "rehearsal"  # of the one checkpoint that is kept
 _REFUSALS = (AssertionError, ValueError, NotImplementedError)  # how deepspeed says no to a configuration
 
 
@@ -47,6 +49,9 @@ class DeepSpeedTraining(Training):
             self.engine.step()
             total += loss.detach()
         return total / self.accumulation
+
+    def save(self, folder: Path) -> None:
+        self.engine.save_checkpoint(str(folder), tag=TAG)
 
 
 def settings(spec: TrialSpec) -> dict[str, Any]:

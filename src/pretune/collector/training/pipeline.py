@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from pretune.collector.training.base import Batches, Training, execution
-from pretune.collector.training.deepspeed import refusals, settings
+from pretune.collector.training.deepspeed import TAG, refusals, settings
 from pretune.collector.transformer import Layer, Transformer, cross_entropy
 from pretune.datasets.trial import TrialSpec
 
@@ -37,6 +38,9 @@ class DeepSpeedPipeline(Training):
 
     def window(self, batches: Batches) -> Tensor:
         return cast(Tensor, self.engine.train_batch(batches))
+
+    def save(self, folder: Path) -> None:
+        self.engine.save_checkpoint(str(folder), tag=TAG)
 
 
 def _stages(spec: TrialSpec) -> list[Any]:
