@@ -31,13 +31,14 @@ class Execution:
     """How the same model is computed: none of these fields changes a weight.
 
     ``checkpointing``: "selective" recomputes the attention core alone (Korthikanti et
-    al. 2022, arXiv:2205.05198, sec. 5), "full" recomputes whole layers. ``reentrant``
+    al. 2022, arXiv:2205.05198, sec. 5), "full" recomputes whole layers, each ``every``-th. ``reentrant``
     picks torch's older checkpoint, which ZeRO-3 needs: its weights change shape in between.
     """
 
     attention: str = "sdpa"
     checkpointing: Literal["none", "selective", "full"] = "none"
     reentrant: bool = False
+    every: int = 1
 
 
 class Linear(nn.Linear):
@@ -176,8 +177,8 @@ class Transformer(nn.Module):
             x = self.tokens(x)
         if self.positions is not None:
             x = x + self.positions(torch.arange(length, device=x.device))
-        for layer in self.layers:
-            if self.run.checkpointing == "full" and self.training:
+        for number, layer in enumerate(self.layers, 1):
+            if self.run.checkpointing == "full" and self.training and number % self.run.every == 0:
                 x = checkpoint(layer, x, rotation, use_reentrant=self.run.reentrant)
             else:
                 x = layer(x, rotation)

@@ -26,6 +26,8 @@ WATCHED = {
     "broadcast": ("broadcast", 0),
     "all_gather_into_tensor": ("all_gather", 0),
     "reduce_scatter_tensor": ("reduce_scatter", 1),
+    "all_gather_single": ("all_gather", 0),
+    "reduce_scatter_single": ("reduce_scatter", 1),
     "all_gather": ("all_gather", 0),
     "reduce_scatter": ("reduce_scatter", 1),
 }
@@ -41,7 +43,8 @@ class Watch:
 
     def __init__(self):
         self.calls, self.on = defaultdict(lambda: [0, 0]), False
-        for name, (kind, position) in WATCHED.items():
+        known = {name: how for name, how in WATCHED.items() if hasattr(distributed, name)}
+        for name, (kind, position) in known.items():
             setattr(distributed, name, self.wrap(getattr(distributed, name), kind, position))
 
     def wrap(self, function, kind, position):
@@ -49,7 +52,7 @@ class Watch:
         def watched(*arguments, **options):
             if not self.on or distributed.get_world_size(options.get("group")) == 1:
                 return function(*arguments, **options)  # a group of one sends nothing
-            whole = arguments[position] if len(arguments) > position else self.named(options)
+            whole = arguments[position] if len(arguments) > position else self.named(kind, options)
             self.calls[kind][0] += 1
             self.calls[kind][1] += size(whole)
             self.on = False  # some of these call one another
@@ -61,8 +64,11 @@ class Watch:
         return watched
 
     @staticmethod
-    def named(options):
-        return next(options[n] for n in ("tensor", "output_tensor", "input", "tensor_list") if n in options)
+    def named(kind, options):
+        """The whole tensor: what is scattered goes in, what is gathered comes out."""
+        come_out = ("tensor", "output_tensor", "output", "tensor_list")
+        names = ("input",) if kind == "reduce_scatter" else come_out
+        return next(options[name] for name in names if name in options)
 
 
 def held_bytes():

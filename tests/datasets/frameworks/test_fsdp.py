@@ -69,9 +69,10 @@ def test_what_torchtitan_refuses(knobs: dict, message: str) -> None:
         assert said(**knobs) == []
 
 
-def test_it_needs_a_script_and_the_version_whose_file_it_writes() -> None:
-    (problem,) = FSDP.refusals(JOB, PLATFORM, Knobs(micro_batch=1))
-    assert "give command:" in str(problem)
+def test_what_splits_the_model_needs_a_script_and_the_version_whose_file_is_written() -> None:
+    assert FSDP.refusals(JOB, PLATFORM, Knobs(micro_batch=1)) == []
+    (problem,) = FSDP.refusals(JOB, PLATFORM, Knobs(micro_batch=1, tp=2, sequence_parallel=True))[:1]
+    assert "the trial program runs dp of this framework only" in str(problem)
     (problem,) = FSDP.version_problems(Knobs(), "0.3.0")
     assert str(problem) == (
         "framework: torchtitan 0.3.0 is installed; train.toml is what torchtitan 0.2 reads"

@@ -17,6 +17,7 @@ from pretune.collector.process import TOKENS
 from pretune.collector.training.base import Training, execution
 from pretune.collector.training.ddp import DDPTraining
 from pretune.collector.training.deepspeed import DeepSpeedTraining
+from pretune.collector.training.fsdp import FSDPTraining
 from pretune.collector.training.pipeline import DeepSpeedPipeline
 from pretune.collector.transformer import check
 from pretune.datasets.frameworks import framework
@@ -82,6 +83,8 @@ def build(spec: TrialSpec, device: torch.device) -> Training:
     """The training of a resolved spec. Every rank calls it, after :func:`join`."""
     if spec.framework == "torch_ddp":
         return DDPTraining(spec, device)
+    if spec.framework == "fsdp":
+        return FSDPTraining(spec, device)
     if (spec.knobs.pp or 1) > 1:
         return DeepSpeedPipeline(spec, device)
     return DeepSpeedTraining(spec, device)

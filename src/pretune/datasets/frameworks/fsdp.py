@@ -13,13 +13,19 @@ from pretune.datasets.frameworks.base import Collective, Framework, Problem, ins
 from pretune.datasets.frameworks.common import ELEMENT_BYTES, LAYOUT, merged
 from pretune.datasets.frameworks.fsdp_knobs import COMPUTE, PARALLEL, SCHEDULES, SHARDING
 from pretune.datasets.frameworks.fsdp_toml import train_toml
-from pretune.datasets.frameworks.legality import filled_layout, layout_problems, one_of, own_script_only
+from pretune.datasets.frameworks.legality import filled_layout, layout_problems, one_of, refuse_parallelism
 from pretune.datasets.knobs import Knobs, KnobValue
 from pretune.datasets.platform import Platform
 from pretune.datasets.stated import nearest_divisors
-from pretune.datasets.workload import Workload
+from pretune.datasets.workload import ModelSpec, Workload
 
 _DDP_BUCKET = 100 * 2**20  # bytes; torchtitan's, where nothing is sharded
+# settings that the trial program has not, and what is nearest to them
+_NOT_BUILT: tuple[tuple[str, KnobValue, KnobValue], ...] = (
+    ("precision", "fp8", "bf16"),
+    ("offload_optimizer", "cpu", "none"),
+    ("selective_operations", True, False),
+)
 _UNEVEN = ("vocabulary", "layers", "layers per stage")  # what is split unevenly
 
 
@@ -44,7 +50,16 @@ class FSDP(Framework):
         return problems + _compute(told)
 
     def program_problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
-        return own_script_only("torchtitan")
+        """The trial program shards over dp; the rest of torchtitan needs a script of one's own."""
+        told: dict[str, Any] = self.filled(workload, platform, knobs).settings()
+        problems = refuse_parallelism(filled_layout(workload, platform, knobs), knobs)
+        if told["dp_shard"] == 1 < told["dp"]:
+            problems.append(Problem("dp_shard", "1 only replicates, as torch_ddp does", (told["dp"],)))
+        for name, value, instead in _NOT_BUILT:
+            if told[name] == value:
+                reason = f"{value} is not in the built-in trial program: it needs a command of your own"
+                problems.append(Problem(name, reason, (instead,)))
+        return problems
 
     def version_problems(self, knobs: Knobs, version: str | None = None) -> list[Problem]:
         version = version or installed(self.distribution)
@@ -91,11 +106,12 @@ class FSDP(Framework):
     def collectives(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Collective]:
         """Those of the data-parallel group, each micro batch, unit by unit: layers, embeddings, output.
 
-        Weights are gathered for the forward pass and, where they were dropped, for the backward pass; the
-        output layer's never are by default. Gradients are reduce-scattered, and under hybrid sharding each
-        rank's shard all-reduced over the copies (Zhao et al. 2023, arXiv:2304.11277, sections 3.2 and 3.2.2).
-        Derived, not observed; stages and tensor-parallel ranks are taken as equal, and what tensor,
-        pipeline, context and expert parallelism send is left out.
+        Weights are gathered for the forward pass and, where they were dropped, for the backward pass; by
+        default the output's never are, with which tied embeddings are one unit. Gradients are
+        reduce-scattered, and under hybrid sharding each rank's shard all-reduced over the copies (Zhao et al.
+        2023, arXiv:2304.11277, sections 3.2 and 3.2.2). Over dp alone those that the trial program is
+        seen to issue; stages and tensor-parallel ranks are taken as equal, and what tensor, pipeline, context
+        and expert parallelism send is left out.
         """
         told = knobs.settings()
         shard, copies = int(told["dp_shard"]) * (knobs.cp or 1), int(told["dp_replicate"])
@@ -104,9 +120,9 @@ class FSDP(Framework):
         if shard == 1:
             calls = math.ceil(4 * elements / _DDP_BUCKET) * steps
             return [Collective("all_reduce", calls, 4 * elements * steps)] if copies > 1 else []
-        units = model.layers // stages + 2
+        units = model.layers // stages + (1 if model.tied_embeddings else 2)
         width = ELEMENT_BYTES["bf16" if told["precision"] == "fp8" else str(told["precision"])]
-        output = model.vocabulary * model.hidden_size // tp
+        output = _output(model, tp)
         again, dropped = {
             "never": (0, 0),
             "always": (units, elements),
@@ -119,6 +135,14 @@ class FSDP(Framework):
         if copies > 1:
             found.append(Collective("all_reduce", steps * units, steps * elements // shard * 4))
         return found
+
+
+def _output(model: ModelSpec, tp: int) -> int:
+    """Elements of the unit that stays gathered for the backward pass: last norm, output, what is tied."""
+    rows = model.vocabulary // tp + (2 if model.norm == "layernorm" else 1)
+    if model.tied_embeddings and model.positions == "learned":
+        rows += model.max_positions
+    return rows * model.hidden_size
 
 
 def _sharding(told: dict[str, Any]) -> list[Problem]:
