@@ -240,7 +240,7 @@ def launch_script(
     lines = [
         "#!/bin/sh",
         f"# Trains your script with the configuration that pretune found on {platform.name}:",
-        f"#   ./launch.sh train.py {declared.script_options}".rstrip(),
+        f"#   ./launch.sh {declared.script}",
         "# What your script has to do itself, as the trials did:",
         *yours,
     ]

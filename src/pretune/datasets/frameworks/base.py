@@ -123,7 +123,7 @@ class Framework(ABC):
     name: ClassVar[str]
     distribution: ClassVar[str]  # by which it is installed
     knobs: ClassVar[Mapping[str, KnobDeclaration]]
-    script_options: ClassVar[str] = ""  # with what a user's script is started, so that it reads the files
+    script: ClassVar[str] = "train.py"  # what torchrun is given, so that a user's script reads the files
 
     @abstractmethod
     def problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:

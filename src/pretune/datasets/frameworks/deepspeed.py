@@ -27,7 +27,7 @@ class DeepSpeed(Framework):
     name = "deepspeed"
     distribution = "deepspeed"
     knobs: ClassVar = merged(LAYOUT, ZERO, RARE, PROGRAM)
-    script_options = "--deepspeed_config ds_config.json (Hugging Face Trainer: --deepspeed ds_config.json)"
+    script = "train.py --deepspeed_config ds_config.json (Hugging Face Trainer: --deepspeed ds_config.json)"
 
     def problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
         if wrong := self.wrong_values(knobs):

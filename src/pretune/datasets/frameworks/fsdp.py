@@ -35,7 +35,7 @@ class FSDP(Framework):
     name = "fsdp"
     distribution = "torchtitan"
     knobs: ClassVar = merged(LAYOUT, SHARDING, PARALLEL, COMPUTE)
-    script_options = "--job.config_file train.toml --model.name ... --model.flavor ..."
+    script = "-m torchtitan.train --job.config_file train.toml --model.name ... --model.flavor ..."
 
     def problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
         if wrong := self.wrong_values(knobs):

@@ -28,7 +28,7 @@ class Megatron(Framework):
     name = "megatron"
     distribution = "megatron-core"
     knobs: ClassVar = merged(LAYOUT, DATA_PARALLEL, MODEL_PARALLEL, chosen(PROGRAM, "precision"), COMPUTE)
-    script_options = "$(cat megatron.args)"
+    script = "pretrain_gpt.py $(cat megatron.args)"
 
     def problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
         if wrong := self.wrong_values(knobs):

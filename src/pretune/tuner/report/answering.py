@@ -125,9 +125,8 @@ def _to_use(found: Answer) -> list[str]:
     if found.comparison is None:
         return []
     files = [path.name for path in found.files() if path.exists()]
-    options = find_framework(found.job.framework).script_options
-    yours = "" if found.job.command.run else f" train.py {options}"
-    return [f"cd {found.out}  # {', '.join(files)}", f"./launch.sh{yours}".rstrip()]
+    yours = "" if found.job.command.run else f" {find_framework(found.job.framework).script}"
+    return [f"cd {found.out}  # {', '.join(files)}", f"./launch.sh{yours}"]
 
 
 def _of_store(gathered: Gathered) -> tuple[list[str], list[Table]]:
