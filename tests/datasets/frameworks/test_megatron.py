@@ -53,7 +53,7 @@ def said(job: Workload = SPARSE, **knobs: object) -> list[str]:
     [
         ({"tp": 4, "pp": 16}, "dp 1 x tp 4 x pp 16 x cp 1 = 64, but the platform has 32 devices"),
         ({"ep": 3}, "ep: experts 8 is not divisible by ep 3; nearest: 2, 4"),
-        ({"tp": 4, "pp": 8, "ep": 2}, "ep: expert_tp 4 x ep 2 x pp 8 does not divide the 32 devices"),
+        ({"tp": 4, "pp": 8, "ep": 2}, "ep: 2 x 4 ranks that share an expert's tensors do not divide the 4 of a stage"),
         ({"tp": 2, "ep": 2}, "sequence_parallel: is needed by experts under tensor"),
         ({"sequence_parallel": True}, "sequence_parallel: splits norms over tensor-parallel ranks"),
         ({"tp": 2, "tp_comm_overlap": True}, "tp_comm_overlap: needs sequence_parallel and tp above 1"),
@@ -89,9 +89,9 @@ def test_a_dense_model_has_no_experts_to_group_and_its_vocabulary_is_padded() ->
 def test_sequences_split_over_context_and_sequence_parallel_ranks() -> None:
     short = SPARSE.model_copy(update={"sequence_length": 8, "global_batch_tokens": 8 * 64})
     assert said(short, cp=4) == []
-    assert said(short, cp=8) == ["cp: a sequence of 8 does not split into 16 pieces"]
+    assert said(short, cp=8) == ["cp: a sequence of 8 does not split into 16 pieces (as 16 would)"]
     assert said(short, cp=4, tp=4, sequence_parallel=True) == [
-        "sequence_parallel: a sequence of 8 does not split into 16 pieces"
+        "sequence_parallel: a sequence of 8 does not split into 16 pieces (as 16 would)"
     ]
 
 

@@ -206,7 +206,7 @@ torchrun pretrain_gpt.py ${ARGS[@]} $MODEL
         ("--num-virtual-stages-per-pipeline-rank 5", "16", "--num-virtual-stages-per-pipeline-rank"),
         ("--num-layers-per-virtual-pipeline-stage 5", "16", "--num-layers-per-virtual-pipeline-stage"),
         ("--num-layers-per-virtual-pipeline-stage 3 --global-batch-size 12", "16", "--global-batch-size"),
-        ("--context-parallel-size 2 --seq-length 2050", "16", "--seq-length"),
+        ("--context-parallel-size 2 --seq-length 2050", "16", "--context-parallel-size"),
         ("--expert-model-parallel-size 2", "16", "--expert-model-parallel-size"),
         ("--overlap-param-gather", "16", "--overlap-param-gather"),
         ("--batch-size 4", "16", "--batch-size"),

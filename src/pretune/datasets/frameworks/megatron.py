@@ -13,9 +13,9 @@ from pretune.datasets.frameworks.common import ELEMENT_BYTES, LAYOUT, PROGRAM, c
 from pretune.datasets.frameworks.legality import filled_layout, layout_problems, one_of, own_script_only
 from pretune.datasets.frameworks.megatron_arguments import argument_list
 from pretune.datasets.frameworks.megatron_knobs import COMPUTE, DATA_PARALLEL, MODEL_PARALLEL
+from pretune.datasets.frameworks.megatron_rules import layout_rules
 from pretune.datasets.knobs import Knobs, KnobValue
 from pretune.datasets.platform import Platform
-from pretune.datasets.stated import nearest_divisors
 from pretune.datasets.workload import Workload
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp8", "mxfp8")
@@ -38,7 +38,10 @@ class Megatron(Framework):
         problems += one_of(asked, "precision", PRECISIONS, "is not what this version writes for Megatron-LM")
         full = self.filled(workload, platform, knobs)
         told = full.settings()
-        problems += _pipeline(told) + _sequence(workload, told) + _experts(workload, platform.devices, told)
+        if told["sequence_parallel"] and told["tp"] == 1:  # Megatron-LM would leave it out without a word
+            reason = "splits norms over tensor-parallel ranks, but tp is 1"
+            problems.append(Problem("sequence_parallel", reason, (False,)))
+        problems += layout_rules(told, workload.sequence_length, workload.model)
         return problems + _data_parallel(workload, told) + _recomputation(workload, told)
 
     def program_problems(self, workload: Workload, platform: Platform, knobs: Knobs) -> list[Problem]:
@@ -99,55 +102,6 @@ class Megatron(Framework):
             Collective("reduce_scatter", calls, elements * wire),
             Collective("all_gather", calls, elements * weights),
         ]
-
-
-def _pipeline(told: dict[str, Any]) -> list[Problem]:
-    if told["vp"] == 1:
-        return []
-    found, pp, micro_batches = [], told["pp"], told["accumulation"]
-    if micro_batches % pp:
-        below = micro_batches // pp * pp
-        near = tuple(each for each in (below, below + pp) if each)
-        reason = f"interleaving takes micro batches in multiples of the {pp} stages, not {micro_batches}"
-        found.append(Problem("accumulation", reason, near))
-    if pp == 2 and not told["overlap_p2p_comm"]:
-        reason = "two interleaved stages must overlap what they send each other"
-        found.append(Problem("overlap_p2p_comm", reason, (True,)))
-    return found
-
-
-def _sequence(workload: Workload, told: dict[str, Any]) -> list[Problem]:
-    length, tp, cp = workload.sequence_length, told["tp"], told["cp"]
-    found = []
-    if told["sequence_parallel"] and tp == 1:
-        found.append(
-            Problem("sequence_parallel", "splits norms over tensor-parallel ranks, but tp is 1", (False,))
-        )
-    if told["tp_comm_overlap"] and not (told["sequence_parallel"] and tp > 1):
-        found.append(Problem("tp_comm_overlap", "needs sequence_parallel and tp above 1", (False,)))
-    pieces = math.lcm(2 * cp if cp > 1 else 1, tp * cp if told["sequence_parallel"] else 1)
-    if length % pieces:
-        degree = "cp" if length % (2 * cp) else "sequence_parallel"
-        found.append(Problem(degree, f"a sequence of {length} does not split into {pieces} pieces"))
-    heads = workload.model.kv_heads // tp
-    if told["cp_comm_type"] == "a2a" and heads % cp:
-        reason = f"a2a gives each of {cp} ranks whole heads, but there are {heads} of keys and values"
-        found.append(Problem("cp_comm_type", reason, ("p2p", "all_gather")))
-    return found
-
-
-def _experts(workload: Workload, devices: int, told: dict[str, Any]) -> list[Problem]:
-    if not workload.model.experts:
-        dense = "the model has no experts"
-        return [Problem("moe_grouped_gemm", dense, (False,))] if told["moe_grouped_gemm"] else []
-    found, ep, expert_tp, pp = [], told["ep"], told["expert_tp"], told["pp"]
-    if devices % (expert_tp * ep * pp):
-        reason = f"expert_tp {expert_tp} x ep {ep} x pp {pp} does not divide the {devices} devices"
-        near = tuple(nearest_divisors(max(devices // (expert_tp * pp), 1), ep))
-        found.append(Problem("ep", reason, near))
-    if told["tp"] > 1 and ep > 1 and not told["sequence_parallel"]:
-        found.append(Problem("sequence_parallel", "is needed by experts under tensor parallelism", (True,)))
-    return found
 
 
 def _data_parallel(workload: Workload, told: dict[str, Any]) -> list[Problem]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from pretune.datasets.frameworks.base import Problem
+from pretune.datasets.frameworks.megatron_rules import layout_rules
 from pretune.datasets.importers.megatron import stated
 from pretune.datasets.knobs import Knobs
-from pretune.datasets.stated import nearest_divisors
 from pretune.datasets.workload import ModelSpec
 from pretune.errors import InputError
 from pretune.tuner.check import text_of
@@ -40,7 +41,6 @@ _GONE = {
 _NEEDS = (  # a flag, and the one without which it is refused
     ("overlap_param_gather", "use_distributed_optimizer"),
     ("overlap_param_gather", "overlap_grad_reduce"),
-    ("tp_comm_overlap", "sequence_parallel"),
 )
 # with one of these, stages need not have equally many layers
 _UNEVEN = (
@@ -82,11 +82,12 @@ def judge(path: Path, devices: Devices, model: ModelSpec | None) -> Verdict:
         return verdict
     values = stated(arguments)
     knobs = _knobs(values, arguments)
+    shape = model or _model(values)
     known, found = judged(
         values.get("workload.global_batch_sequences"),
         knobs,
         devices,
-        model or _model(values),
+        shape,
         None,  # context parallelism asks for more than a divisor
         NAMES,
     )
@@ -99,7 +100,7 @@ def judge(path: Path, devices: Devices, model: ModelSpec | None) -> Verdict:
         verdict.problems += missing
     else:
         verdict.warnings += missing
-    verdict.problems += found + _rules(values, arguments, known)
+    verdict.problems += found + _rules(values, arguments, known, shape)
     verdict.legal_combinations = int(not verdict.problems)
     if verdict.legal:
         verdict.resolved = known | knobs.settings()
@@ -178,7 +179,9 @@ def _missing(values: dict[str, Any], model: ModelSpec | None) -> list[Problem]:
     return found
 
 
-def _rules(values: dict[str, Any], arguments: dict[str, str], known: dict[str, Any]) -> list[Problem]:
+def _rules(
+    values: dict[str, Any], arguments: dict[str, str], known: dict[str, Any], model: ModelSpec | None
+) -> list[Problem]:
     """What Megatron's validate_args and TransformerConfig refuse beside the batch and the degrees."""
     found = [
         Problem(_option(flag), f"needs {_option(other)}")
@@ -190,58 +193,20 @@ def _rules(values: dict[str, Any], arguments: dict[str, str], known: dict[str, A
     if arguments.get("recompute_granularity") == "full" and not arguments.get("recompute_method"):
         reason = "full needs --recompute-method (uniform or block) and --recompute-num-layers"
         found.append(Problem("--recompute-granularity", reason))
-    found += _stages(values, arguments, known) + _sequence(values, known)
-    return found + _experts(values, arguments, known)
-
-
-def _stages(values: dict[str, Any], arguments: dict[str, str], known: dict[str, Any]) -> list[Problem]:
-    found = []
-    layers, pp = values.get("model.layers"), known["pp"]
-    per_chunk = arguments.get("num_layers_per_virtual_pipeline_stage")
-    if per_chunk and layers and layers % (pp * int(per_chunk)):
-        reason = f"{per_chunk} does not divide the {layers} layers of {pp} stages"
+    layers, per_chunk = values.get("model.layers"), arguments.get("num_layers_per_virtual_pipeline_stage")
+    if per_chunk and layers and layers % (known["pp"] * int(per_chunk)):
+        reason = f"{per_chunk} does not divide the {layers} layers of {known['pp']} stages"
         found.append(Problem("--num-layers-per-virtual-pipeline-stage", reason))
-    if known["vp"] > 1 and known["accumulation"] % pp:
-        micro_batches, each = known["accumulation"], known["micro_batch"] * known["dp"]
-        reason = (
-            f"interleaving takes micro batches in multiples of the {pp} stages, but there are {micro_batches}"
-        )
-        near = tuple(each * n for n in _multiples(micro_batches, pp))
-        found.append(Problem("--global-batch-size", reason, near))
-    return found
+    told = {name.removeprefix("knob."): value for name, value in values.items()} | known
+    told["tp_comm_overlap"] = "tp_comm_overlap" in arguments
+    if own := arguments.get("expert_tensor_parallel_size"):
+        told["expert_tp"] = int(own)
+    refused = layout_rules(told, values.get("workload.sequence_length"), model)
+    return found + [_in_arguments(each, known) for each in refused]
 
 
-def _sequence(values: dict[str, Any], known: dict[str, Any]) -> list[Problem]:
-    length, tp, cp = values.get("workload.sequence_length"), known["tp"], known["cp"]
-    units = []
-    if cp > 1:
-        units.append((2 * cp, f"2 x context parallelism {cp}, in which each rank has two pieces"))
-    if values.get("knob.sequence_parallel"):
-        units.append((tp, f"tensor parallelism {tp}, over which sequence parallelism splits it"))
-    return [
-        Problem("--seq-length", f"{length} is no multiple of {why}", tuple(_multiples(length, unit)))
-        for unit, why in units
-        if length and length % unit
-    ]
-
-
-def _experts(values: dict[str, Any], arguments: dict[str, str], known: dict[str, Any]) -> list[Problem]:
-    """Experts are split over a stage's ranks, in groups of their own tensor degree (parallel_state.py)."""
-    ep = known["ep"]
-    if ep == 1:
-        return []
-    own = int(arguments.get("expert_tensor_parallel_size", known["tp"]))
-    ranks = known["tp"] * known["cp"] * known["dp"]
-    found = []
-    if ranks % (own * ep):
-        near = () if ranks % own else tuple(nearest_divisors(ranks // own, ep))
-        reason = f"{ep} x {own} ranks that share an expert's tensors do not divide the {ranks} of a stage"
-        found.append(Problem(NAMES["ep"], reason, near))
-    if known["tp"] > 1 and not values.get("knob.sequence_parallel"):
-        found.append(Problem("--sequence-parallel", "is needed by experts under tensor parallelism"))
-    return found
-
-
-def _multiples(number: int, unit: int) -> list[int]:
-    below = number // unit * unit
-    return [each for each in (below, below + unit) if each]
+def _in_arguments(problem: Problem, known: dict[str, Any]) -> Problem:
+    if problem.field == "accumulation":  # which Megatron works out from the global batch
+        near = tuple(int(n) * known["micro_batch"] * known["dp"] for n in problem.nearest)
+        return Problem(NAMES["sequences"], problem.reason, near)
+    return replace(problem, field=NAMES.get(problem.field, _option(problem.field)))
