@@ -14,9 +14,9 @@ or has none of its own. *Numerics*: the knob changes what is computed, so it is 
 says `allow_numerics: true`. A version: the first whose framework knows it, where that is known; an older
 one that is installed beside pretune is refused.
 
-`megatron` needs `command:`, since pretune's own trial program does not run it; of `fsdp` the program runs dp, whole or
-hybrid sharded, and the rest needs `command:` too. Megatron-LM takes its arguments from the command line, so a shell has
-to read them from their file; torchtitan takes the file:
+`megatron` needs `command:`, since pretune's own trial program does not run it; of `fsdp` the program runs dp,
+whole or hybrid sharded, and the rest needs `command:` too. Megatron-LM takes its arguments from the command
+line, so a shell has to read them from their file; torchtitan takes the file:
 
 ```yaml
 command: sh -c 'exec torchrun --nproc_per_node {devices_per_node} pretrain_gpt.py $(cat {megatron})'

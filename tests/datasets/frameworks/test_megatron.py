@@ -53,7 +53,7 @@ def said(job: Workload = SPARSE, **knobs: object) -> list[str]:
     [
         ({"tp": 4, "pp": 16}, "dp 1 x tp 4 x pp 16 x cp 1 = 64, but the platform has 32 devices"),
         ({"ep": 3}, "ep: experts 8 is not divisible by ep 3; nearest: 2, 4"),
-        ({"tp": 4, "pp": 8, "ep": 2}, "ep: 2 x 4 ranks that share an expert's tensors do not divide the 4 of a stage"),
+        ({"tp": 4, "pp": 8, "ep": 2}, "ep: 2 x 4 ranks that share an expert's tensors do not divide the 4"),
         ({"tp": 2, "ep": 2}, "sequence_parallel: is needed by experts under tensor"),
         ({"sequence_parallel": True}, "sequence_parallel: splits norms over tensor-parallel ranks"),
         ({"tp": 2, "tp_comm_overlap": True}, "tp_comm_overlap: needs sequence_parallel and tp above 1"),
