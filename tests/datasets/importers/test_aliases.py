@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pretune.datasets.frameworks import FRAMEWORKS
+from pretune.datasets.importers import FORMATS, importer
 from pretune.datasets.importers.aliases import ALIASES, PAIRS, UNITLESS, lookup
 from pretune.datasets.importers.complete import is_column
 from pretune.datasets.importers.tracked import flat, stated, steady
@@ -60,3 +62,20 @@ def test_readings_after_the_first_two():
 
 def test_nested_settings_are_one_level():
     assert flat({"a": {"b": {"c": 1}}, "d": [1], "e": 2}) == {"a/b/c": 1, "e": 2}
+
+
+# of frameworks that pretune does not write files for
+UNDECLARED = {
+    *("fsdp", "precision_recipe"),  # Megatron-Bridge
+    "offload_activations",  # LLM Foundry
+    *("tp_mode", "tp_async_comm", "pp_engine", "ddp_bucket_cap_mb", "accumulate_grad_in_fp32"),  # nanotron
+    "*",  # a tuning table's own
+}
+
+
+def test_knobs_have_the_names_that_frameworks_declare():
+    filled = {column for name in FORMATS for column in importer(name).fills}
+    filled |= {alias.column for alias in ALIASES.values()}
+    knobs = {column.removeprefix("knob.") for column in filled if column.startswith("knob.")}
+    declared = {name for each in FRAMEWORKS.values() for name in each.knobs}
+    assert knobs - declared == UNDECLARED

@@ -151,3 +151,30 @@ def test_the_default_of_query_groups_is_not_taken_for_a_shape():
 )
 def test_a_feed_forward_size_that_is_not_printed_is_megatrons_own(dump, size):
     assert stated({"hidden_size": "4096", **dump})["model.ffn_size"] == size
+
+
+def test_arguments_become_the_knobs_that_megatron_declares():
+    dump = {
+        "use_distributed_optimizer": "True",
+        "overlap_grad_reduce": "True",
+        "ddp_bucket_size": "40000000",
+        "grad_reduce_in_bf16": "False",
+        "recompute_granularity": "full",
+        "recompute_method": "block",
+        "recompute_num_layers": "4",
+        "moe_token_dispatcher_type": "alltoall",
+        "cp_comm_type": "['p2p']",
+    }
+    knobs = {column.removeprefix("knob."): value for column, value in stated(dump).items()}
+    assert knobs == {
+        "zero_stage": 1,
+        "overlap_comm": True,
+        "reduce_bucket_size": 40_000_000,
+        "communication_data_type": "fp32",
+        "activation_checkpointing": "full",
+        "recompute_method": "block",
+        "recompute_num_layers": 4,
+        "moe_token_dispatcher": "alltoall",
+        "cp_comm_type": "p2p",
+    }
+    assert "knob.zero_stage" not in stated(dump | {"deepspeed": "True"})  # which has an argument of its own

@@ -54,15 +54,23 @@ _COUNTS = {
     "virtual_pipeline_model_parallel_size": "knob.vp",
     "context_parallel_size": "knob.cp",
     "expert_model_parallel_size": "knob.ep",
+    "expert_tensor_parallel_size": "knob.expert_tp",
+    "ddp_bucket_size": "knob.reduce_bucket_size",
     "world_size": "platform.devices",
 }
-_FLAGS = {
+_FLAGS = {  # frameworks/megatron_knobs.py says what each is
     "swiglu": "model.gated_mlp",
     "sequence_parallel": "knob.sequence_parallel",
-    "use_distributed_optimizer": "knob.use_distributed_optimizer",
-    "overlap_grad_reduce": "knob.overlap_grad_reduce",
+    "overlap_grad_reduce": "knob.overlap_comm",
     "overlap_param_gather": "knob.overlap_param_gather",
     "tp_comm_overlap": "knob.tp_comm_overlap",
+    "overlap_p2p_comm": "knob.overlap_p2p_comm",
+    "moe_grouped_gemm": "knob.moe_grouped_gemm",
+    "cross_entropy_loss_fusion": "knob.cross_entropy_loss_fusion",
+}
+_CHOICES = {
+    "cp_comm_type": ("knob.cp_comm_type", ("p2p", "all_gather", "a2a")),
+    "moe_token_dispatcher_type": ("knob.moe_token_dispatcher", ("allgather", "alltoall", "flex")),
 }
 _POSITIONS = {"learned_absolute": "learned", "rope": "rotary"}
 _NORMS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}
@@ -81,6 +89,8 @@ class MegatronLog(Importer):
     fills: ClassVar[tuple[str, ...]] = (
         *dict.fromkeys(_COUNTS.values()),
         *_FLAGS.values(),
+        *(column for column, _ in _CHOICES.values()),
+        *("knob.communication_data_type", "knob.recompute_method", "knob.recompute_num_layers"),
         *(f"model.{name}" for name in ("ffn_size", "kv_heads", "tied_embeddings", "positions", "norm")),
         *("model.experts", "model.experts_per_token", "workload.global_batch_tokens"),
         *("workload.precision", "workload.optimizer", "knob.zero_stage", "knob.attention"),
@@ -187,6 +197,9 @@ def stated(arguments: dict[str, str]) -> dict[str, Any]:
     for name, column in _FLAGS.items():
         if arguments.get(name) in ("True", "False"):
             values[column] = arguments[name] == "True"
+    for name, (column, choices) in _CHOICES.items():
+        if (told := arguments.get(name, "").strip("[]'")) in choices:
+            values[column] = told
     values |= _model(arguments) | _training(arguments)
     sequences = whole(arguments.get("global_batch_size"))
     return values | (batch(sequences, values.get("workload.sequence_length")) if sequences else {})
@@ -232,8 +245,18 @@ def _training(arguments: dict[str, str]) -> dict[str, Any]:
     granularity = arguments.get("recompute_granularity", arguments.get("checkpoint_activations"))
     kinds = {"None": "none", "False": "none", "True": "full", "full": "full", "selective": "selective"}
     values["knob.activation_checkpointing"] = kinds.get(granularity or "")
-    if arguments.get("deepspeed") == "True" and arguments.get("zero_stage", "") in "0123":
-        values["knob.zero_stage"] = int(arguments["zero_stage"] or 0) if arguments.get("zero_stage") else None
+    if kinds.get(granularity or "") == "full":
+        method = arguments.get("recompute_method")
+        values["knob.recompute_method"] = method if method in ("uniform", "block") else None
+        values["knob.recompute_num_layers"] = whole(arguments.get("recompute_num_layers"))
+    if arguments.get("deepspeed") == "True":
+        stage = arguments.get("zero_stage", "")
+        values["knob.zero_stage"] = int(stage) if stage in ("0", "1", "2", "3") else None
+    elif (sharded := arguments.get("use_distributed_optimizer")) in ("True", "False"):
+        values["knob.zero_stage"] = int(sharded == "True")
+    if (narrow := arguments.get("grad_reduce_in_bf16")) in ("True", "False"):
+        usual = "fp16" if arguments.get("fp16") == "True" else "fp32"
+        values["knob.communication_data_type"] = "bf16" if narrow == "True" else usual
     if arguments.get("use_flash_attn") == "True":
         values["knob.attention"] = "flash"
     return {column: value for column, value in values.items() if value is not None}

@@ -198,9 +198,6 @@ def _rules(
         reason = f"{per_chunk} does not divide the {layers} layers of {known['pp']} stages"
         found.append(Problem("--num-layers-per-virtual-pipeline-stage", reason))
     told = {name.removeprefix("knob."): value for name, value in values.items()} | known
-    told["tp_comm_overlap"] = "tp_comm_overlap" in arguments
-    if own := arguments.get("expert_tensor_parallel_size"):
-        told["expert_tp"] = int(own)
     refused = layout_rules(told, values.get("workload.sequence_length"), model)
     return found + [_in_arguments(each, known) for each in refused]
 
