@@ -138,3 +138,14 @@ def test_a_folder_without_a_surrogate_is_an_input_error(tmp_path):
     Path(tmp_path, "surrogate.json").write_text('{"kind": "os"}')
     with pytest.raises(InputError, match="kind os"):
         load_surrogate(tmp_path)
+
+
+def test_it_has_an_example_that_it_predicts(model, tmp_path):
+    from mlflow.models import Model
+
+    path = str(tmp_path / "model")
+    with speaking("a folder"):
+        saved = Model.load(path)
+        example = saved.load_input_example(path)
+        assert model.predict(example)["tokens_per_s_per_device"].iloc[0] > 0
+        assert "knob.zero_stage" in saved.get_serving_input(path)

@@ -95,3 +95,14 @@ def test_the_pareto_front_is_what_nothing_beats_at_once():
     assert pareto([fast, roomy, frugal, beaten, unknown]) == [fast, roomy, unknown]
     assert pareto([point("a", 2.0), point("b", 1.0)]) == [point("a", 2.0)]
     assert pareto([]) == []
+
+
+def test_a_configuration_s_repeats_count_by_their_mean(searched, space):
+    tuner, best = searched
+    once = next(trial for trial in tuner.trials if trial.ok and trial.knobs == best)
+    speed = once.tokens_per_s_per_device
+    flattered = {"trial_id": "f" * 32, "tokens_per_s_per_device": 3 * speed}
+    lucky = once.model_copy(update=flattered)
+    found = reasons(tuner, space, best, best, [lucky])
+    speeds = {point.trial_id: point.tokens_per_s_per_device for point in found.pareto + found.runners_up}
+    assert speeds[once.trial_id] == pytest.approx(2 * speed)

@@ -29,6 +29,9 @@ def portability(
     plot: Annotated[
         Path | None, typer.Option(help="Cascade plots go there, one file per problem: a folder.")
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="A table for each problem, however many there are.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Pennycook's metric of LLM pretraining: policies of tuning, over platforms."""
@@ -57,7 +60,7 @@ def portability(
     else:
         from pretune.cli.show import show_portability
 
-        show_portability(found)
+        show_portability(found, everything)
         for name in files:
             print(f"cascade: {name}")
 

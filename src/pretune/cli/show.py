@@ -159,9 +159,17 @@ def show_communication(result: dict[str, Any]) -> None:
         console.print(table)
 
 
-def show_portability(found: list[Portability]) -> None:
-    """A table per problem: policies with their efficiency on each platform and what it comes to."""
+MANY = 6  # problems, each with a table of its own, that somebody reads
+
+
+def show_portability(found: list[Portability], everything: bool) -> None:
+    """A table per problem: policies with their efficiency on each platform and what it comes to. Of many
+    problems one table, unless ``everything`` is asked for."""
     console = Console()
+    if len(found) > MANY and not everything:
+        console.print(_problems(found))
+        console.print("--all has a table for each problem, with every platform and policy")
+        return
     figures = ("harmonic mean", "95 %", "mean", "worst", "runs on", "MFU", "of the bound")
     for each in found:
         searched = zip(each.platforms, each.searched, strict=True)
@@ -179,6 +187,38 @@ def show_portability(found: list[Portability]) -> None:
         console.print(table)
         for note in dict.fromkeys(f"* {o.policy}: {o.note}" for o in each.outcomes if o.note):
             console.print(note, highlight=False)
+
+
+def _problems(found: list[Portability]) -> Table:
+    """A row per problem: the harmonic means of what stands for a way of tuning."""
+    table = Table(
+        title=f"{len(found)} problems: harmonic mean of the share of the best known", title_justify="left"
+    )
+    table.add_column("problem", overflow="fold")
+    ways = [policy for policy in ("stock defaults", "best single configuration") if _has(found, policy)]
+    own = next((o.policy for each in found for o in each.outcomes if o.policy.startswith("pretune")), None)
+    for name in ("platforms", *ways, "tuned elsewhere: best", "worst", *([own] if own else []), "MFU, tuned"):
+        table.add_column(name, justify="right")
+    untold = 0
+    for each in found:
+        means = {o.policy: main.harmonic for o in each.outcomes if (main := o.scores["application"])}
+        carried = [mean for name in each.platforms if (mean := means.get(f"tuned on {name}")) is not None]
+        ends = (max(carried), min(carried)) if carried else (None, None)
+        shown = [*(means.get(name) for name in ways), *ends, *([means.get(own)] if own else [])]
+        if all(mean is None for mean in shown):
+            untold += 1
+            continue
+        tuned = next(o.scores["architectural"] for o in each.outcomes if o.policy == "tuned on each")
+        figures = (*shown, tuned.harmonic if tuned else None)
+        table.add_row(each.problem, str(len(each.platforms)), *map(_share, figures))
+    if untold:
+        table.caption = f"of {untold} more, no configuration ran on all platforms"
+        table.caption_justify = "left"
+    return table
+
+
+def _has(found: list[Portability], policy: str) -> bool:
+    return any(outcome.policy == policy for each in found for outcome in each.outcomes)
 
 
 def _policy(outcome: Outcome) -> list[str]:

@@ -19,6 +19,7 @@ from pretune.errors import InputError
 from pretune.model.saving import SHEET
 
 if TYPE_CHECKING:
+    import pandas as pd
     from mlflow import MlflowClient
     from mlflow.entities import Run
     from mlflow.models import ModelSignature
@@ -64,6 +65,7 @@ def save_model(folder: Path, path: Path, mlflow_model: Model | None = None) -> N
     """Write the surrogate saved under ``folder`` as an MLflow model at ``path``, a new folder."""
     import mlflow.pyfunc
 
+    declared = declared_knobs(folder)
     with tempfile.TemporaryDirectory() as scratch:
         # MLflow keeps the last part of an artifact's name: give it the one that served.py asks for
         surrogate = shutil.copytree(folder, Path(scratch, "surrogate"))
@@ -71,7 +73,8 @@ def save_model(folder: Path, path: Path, mlflow_model: Model | None = None) -> N
             path=str(path),
             python_model=str(_CODE),
             artifacts={"surrogate": str(surrogate)},
-            signature=signature(declared_knobs(folder)),
+            signature=signature(declared),
+            input_example=input_example(folder, declared),
             pip_requirements=[f"pretune[mlflow]=={pretune.__version__}"],
             mlflow_model=mlflow_model,
         )
@@ -92,6 +95,15 @@ def declared_knobs(folder: Path) -> list[str]:
     """Columns of the knobs that a user declared, from the rows that a surrogate is saved with."""
     rows = _sheet(folder)["check"]["rows"]
     return sorted({name for row in rows for name in row if name.startswith("knob.")} - set(knob_types()))
+
+
+def input_example(folder: Path, declared: list[str]) -> pd.DataFrame:
+    """One configuration, of those that a surrogate is saved with, as somebody would ask for it."""
+    import pandas as pd
+
+    row = _sheet(folder)["check"]["rows"][0]
+    known = [name for name in (*input_columns(), *declared) if row.get(name) is not None]
+    return pd.DataFrame([{name: row[name] for name in known}])
 
 
 def _sheet(folder: str | Path) -> dict:

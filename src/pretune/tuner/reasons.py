@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from pretune.datasets.knobs import Knobs, KnobValue
 from pretune.datasets.trial import Trial
 from pretune.model.base import Array, Prediction
 from pretune.tuner.space import Candidates, key
-from pretune.tuner.tuner import Tuner, fastest
+from pretune.tuner.tuner import Tuner
 
 ENERGY = "gpu_energy_j"  # of rank 0's device, over the measured windows
 MEMORY = tuple(f"peak_memory_{kind}_bytes" for kind in ("device", "reserved", "allocated"))
@@ -87,23 +88,36 @@ def reasons(
 
 def _points(trials: Iterable[Trial]) -> list[Point]:
     """One for each configuration that ran, the fastest first."""
-    ran = [trial for trial in trials if trial.ok and trial.tokens_per_s_per_device]
-    ran.sort(key=lambda trial: -(trial.tokens_per_s_per_device or 0.0))
-    return [_point(trial) for trial in {key(trial.knobs): trial for trial in reversed(ran)}.values()][::-1]
+    ran: dict[Any, list[Trial]] = {}
+    for trial in trials:
+        if trial.ok and trial.tokens_per_s_per_device:
+            ran.setdefault(key(trial.knobs), []).append(trial)
+    return sorted(map(_point, ran.values()), key=lambda point: -point.tokens_per_s_per_device)
 
 
-def _point(trial: Trial) -> Point:
-    speed, capacity = trial.tokens_per_s_per_device, trial.platform.accelerator.memory_bytes
-    assert speed is not None
-    peak = next((bytes_ for name in MEMORY if (bytes_ := getattr(trial, name))), None)
-    tokens, energy = speed * sum(trial.window_times_s), trial.counters.get(ENERGY)
+def _point(repeats: Sequence[Trial]) -> Point:
+    """The mean of a configuration's trials, since the best of them flatters it; of memory, the least left."""
+    left = [_headroom(trial) for trial in repeats]
+    joules = [_joules_per_token(trial) for trial in repeats]
     return Point(
-        trial.trial_id,
-        trial.knobs.settings(),
-        speed,
-        None if capacity is None or peak is None else float(capacity - peak),
-        None if energy is None or not tokens else energy / tokens,
+        repeats[0].trial_id,
+        repeats[0].knobs.settings(),
+        _mean_speed(repeats),
+        min((each for each in left if each is not None), default=None),
+        fmean(known) if (known := [each for each in joules if each is not None]) else None,
     )
+
+
+def _headroom(trial: Trial) -> float | None:
+    capacity = trial.platform.accelerator.memory_bytes
+    peak = next((bytes_ for name in MEMORY if (bytes_ := getattr(trial, name))), None)
+    return None if capacity is None or peak is None else float(capacity - peak)
+
+
+def _joules_per_token(trial: Trial) -> float | None:
+    tokens = (trial.tokens_per_s_per_device or 0.0) * sum(trial.window_times_s)
+    energy = trial.counters.get(ENERGY)
+    return None if energy is None or not tokens else energy / tokens
 
 
 def pareto(points: Sequence[Point]) -> list[Point]:
@@ -130,7 +144,7 @@ def _why(
     tuner: Tuner, trials: Sequence[Trial], believed: Prediction | None, name: str, varied: Varied, best: Knobs
 ) -> Why:
     now = best.settings().get(name)
-    top = fastest(trial for trial in trials if key(trial.knobs) == key(best))
+    top = _mean_speed([trial for trial in trials if key(trial.knobs) == key(best)])
     at = tuner.candidates.row_of(best)
     others = [value for value in varied[name] if value != now]
     rows = [(value, _row_with(tuner, believed, name, value, varied, best)) for value in others]
@@ -168,12 +182,16 @@ def _row_with(
     return max(rows, key=lambda row: float(worth[row]), default=None)
 
 
-def _measured(trials: Sequence[Trial], knobs: Knobs, top: Trial | None) -> float | None:
+def _measured(trials: Sequence[Trial], knobs: Knobs, top: float) -> float | None:
     same = [trial for trial in trials if key(trial.knobs) == key(knobs)]
-    if not same or top is None or not top.tokens_per_s_per_device:
+    if not same or not top:
         return None
-    ran = fastest(same)
-    return (ran.tokens_per_s_per_device or 0.0) / top.tokens_per_s_per_device if ran else 0.0
+    return _mean_speed(same) / top
+
+
+def _mean_speed(repeats: Sequence[Trial]) -> float:
+    """0 where none of them ran."""
+    return fmean([each.tokens_per_s_per_device or 0.0 for each in repeats if each.ok] or [0.0])
 
 
 def _place(candidates: Candidates, believed: Prediction | None, default: Knobs) -> tuple[int, int] | None:
